@@ -1,0 +1,30 @@
+/*-------------------------------------------------------------------------
+ *
+ * relay_outbox.h
+ *		The outbox as the relay uses it: reading rows, marking them.
+ *
+ * Each unit of work is one short transaction between relay_outbox_begin and
+ * relay_outbox_end.  All SPI of the relay is here.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RELAY_OUTBOX_H
+#define RELAY_OUTBOX_H
+
+#include "datatype/timestamp.h"
+
+#include "relay_record.h"
+#include "relay_rules.h"
+
+/* takes a row of a read; false: stop reading */
+typedef bool (*RelayRowSink) (void *arg, RelayRow *row, const RelayRecord *record);
+
+extern void relay_outbox_begin(void);
+extern void relay_outbox_end(void);
+extern Oid	relay_outbox_extension(void);
+extern bool relay_outbox_first(const RelayRead *read, int64 *seq);
+extern int	relay_outbox_read(const RelayRead *read, const char *source,
+							  RelayRowSink sink, void *arg);
+extern int	relay_outbox_mark(int leaf, const RelayEntry **entries, int n);
+
+#endif							/* RELAY_OUTBOX_H */

@@ -1,0 +1,36 @@
+/*-------------------------------------------------------------------------
+ *
+ * compat.h
+ *		Differences between the supported major versions of the server.
+ *
+ * The only file that looks at PG_VERSION_NUM.  What differs is spelled the
+ * newest way, so that dropping the oldest major means deleting lines here.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_COMPAT_H
+#define IDEM_COMPAT_H
+
+#if PG_VERSION_NUM < 150000
+#error "idem needs PostgreSQL 15 or later"
+#endif
+
+/* 16 moved the macros for varlena values into a header of their own */
+#if PG_VERSION_NUM >= 160000
+#include "varatt.h"
+#endif
+
+/* 17 lets an extension name its wait events */
+#if PG_VERSION_NUM < 170000
+#include "utils/wait_event.h"
+#define WaitEventExtensionNew(name) PG_WAIT_EXTENSION
+#endif
+
+/* 17 took the memory context argument away in favour of a resource owner */
+#if PG_VERSION_NUM < 170000
+#define CreateLifelongWaitEventSet(nevents) CreateWaitEventSet(TopMemoryContext, nevents)
+#else
+#define CreateLifelongWaitEventSet(nevents) CreateWaitEventSet(NULL, nevents)
+#endif
+
+#endif							/* IDEM_COMPAT_H */

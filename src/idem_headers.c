@@ -1,0 +1,74 @@
+/*-------------------------------------------------------------------------
+ *
+ * idem_headers.c
+ *		Lists of headers: [[name, value], ...].
+ *
+ * An array of pairs and not an object: the order and repeated names matter.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "miscadmin.h"
+
+#include "compat.h"
+#include "idem_headers.h"
+
+/* Whether one element of the list is [name, value]. */
+static bool
+pair_ok(const JsonbValue *pair, bool null_values)
+{
+	JsonbContainer *container;
+	JsonbValue *name;
+	JsonbValue *value;
+
+	if (pair->type != jbvBinary)
+		return false;
+	container = pair->val.binary.data;
+	if (!JsonContainerIsArray(container) || JsonContainerSize(container) != 2)
+		return false;
+	name = getIthJsonbValueFromContainer(container, 0);
+	value = getIthJsonbValueFromContainer(container, 1);
+	if (name->type != jbvString || name->val.string.len == 0)
+		return false;
+	return value->type == jbvString || (null_values && value->type == jbvNull);
+}
+
+/*
+ * Whether a list of headers has the form [[name, value], ...], with names of
+ * one character or more and values that are strings or, if allowed, null.
+ */
+bool
+idem_headers_ok(Jsonb *headers, bool null_values)
+{
+	JsonbIterator *it;
+	JsonbIteratorToken token;
+	JsonbValue	element;
+
+	if (!JB_ROOT_IS_ARRAY(headers) || JB_ROOT_IS_SCALAR(headers))
+		return false;
+	it = JsonbIteratorInit(&headers->root);
+	token = JsonbIteratorNext(&it, &element, true);
+	Assert(token == WJB_BEGIN_ARRAY);
+	while ((token = JsonbIteratorNext(&it, &element, true)) == WJB_ELEM)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!pair_ok(&element, null_values))
+			return false;
+	}
+	return true;
+}
+
+/*
+ * headers_valid(headers jsonb) -> boolean
+ *
+ * Whether headers have the form that the outbox takes: [[name, value or null],
+ * ...].  Immutable; stands in a CHECK of the outbox.
+ */
+PG_FUNCTION_INFO_V1(headers_valid);
+Datum
+headers_valid(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_BOOL(idem_headers_ok(PG_GETARG_JSONB_P(0), true));
+}

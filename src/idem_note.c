@@ -1,0 +1,176 @@
+/*-------------------------------------------------------------------------
+ *
+ * idem_note.c
+ *		Telling the relay, at commit, which rows of the outbox are new.
+ *
+ * A CHECK of the outbox calls outbox_note for each row that is written,
+ * whatever way it came.  The transaction's lowest unpublished seq of each leaf
+ * is kept in this process's memory; when the transaction commits, one callback
+ * lowers the shared hints and wakes the relay.  A hint that is lost costs time,
+ * never an event: a relay that starts reads the whole outbox.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "fmgr.h"
+#include "nodes/parsenodes.h"
+#include "tcop/utility.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "idem_note.h"
+#include "idem_shmem.h"
+
+/* days between 1970 and 2000, the epochs of Unix and of timestamptz */
+#define UNIX_TO_POSTGRES_DAYS	(POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE)
+
+/* what the running transaction noted; cleared when it ends */
+static uint64 noted_leaves = 0; /* bit n: leaf n has a noted seq */
+static uint64 noted_hint[IDEM_LEAVES];
+static bool noted_sweep = false;
+
+static ProcessUtility_hook_type prev_ProcessUtility_hook = NULL;
+
+/* Lowers an atomic to a value, unless it is lower already. */
+static void
+lower_hint(pg_atomic_uint64 *hint, uint64 value)
+{
+	uint64		old = pg_atomic_read_u64(hint);
+
+	while (value < old && !pg_atomic_compare_exchange_u64(hint, &old, value))
+		;
+}
+
+/* Hands what the transaction noted to the relay.  Must not allocate or raise. */
+static void
+tell_relay(void)
+{
+	IdemRelay  *relay = idem_my_relay();
+
+	if (relay == NULL)
+		return;
+	for (int leaf = 0; leaf < IDEM_LEAVES; leaf++)
+		if (noted_leaves & (UINT64CONST(1) << leaf))
+			lower_hint(&relay->hint[leaf], noted_hint[leaf]);
+	if (noted_sweep)
+		pg_atomic_write_u32(&relay->sweep, 1);
+
+	/* what was written above must be seen by a worker that finds itself woken */
+	pg_write_barrier();
+	idem_relay_wake(relay);
+}
+
+/*
+ * End of a transaction.  At COMMIT its rows are visible to new snapshots.  A
+ * prepared transaction's become so at COMMIT PREPARED, maybe in another
+ * session: see utility_hook.
+ */
+static void
+xact_callback(XactEvent event, void *arg)
+{
+	(void) arg;
+	switch (event)
+	{
+		case XACT_EVENT_COMMIT:
+			if (noted_leaves != 0 || noted_sweep)
+				tell_relay();
+			break;
+		case XACT_EVENT_ABORT:
+		case XACT_EVENT_PREPARE:
+			break;
+		default:
+			return;
+	}
+	noted_leaves = 0;
+	noted_sweep = false;
+}
+
+/* Asks for a sweep after COMMIT PREPARED, which says nothing of its rows. */
+static void
+utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
+			 ProcessUtilityContext context, ParamListInfo params,
+			 QueryEnvironment *queryEnv, DestReceiver *dest, QueryCompletion *qc)
+{
+	bool		commit_prepared = IsA(pstmt->utilityStmt, TransactionStmt) &&
+		castNode(TransactionStmt, pstmt->utilityStmt)->kind == TRANS_STMT_COMMIT_PREPARED;
+
+	if (prev_ProcessUtility_hook)
+		prev_ProcessUtility_hook(pstmt, queryString, readOnlyTree, context,
+								 params, queryEnv, dest, qc);
+	else
+		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context,
+								params, queryEnv, dest, qc);
+
+	/* the statement ran in no transaction block; the commit of its own tells */
+	if (commit_prepared)
+		noted_sweep = true;
+}
+
+/* Registers the callbacks; called once per process. */
+void
+idem_note_init(void)
+{
+	RegisterXactCallback(xact_callback, NULL);
+	prev_ProcessUtility_hook = ProcessUtility_hook;
+	ProcessUtility_hook = utility_hook;
+}
+
+/*
+ * outbox_note(seq, slot, published_at, parked_at) -> true
+ *
+ * Remembers an unpublished row until the transaction commits.  Stands in a
+ * CHECK of the outbox and never refuses a row.
+ */
+PG_FUNCTION_INFO_V1(outbox_note);
+Datum
+outbox_note(PG_FUNCTION_ARGS)
+{
+	if (PG_ARGISNULL(2) && PG_ARGISNULL(3) && !PG_ARGISNULL(0) && !PG_ARGISNULL(1))
+	{
+		uint64		hint = idem_hint_from_seq(PG_GETARG_INT64(0));
+		int			leaf = PG_GETARG_INT16(1);
+
+		if (leaf >= 0 && leaf < IDEM_LEAVES)
+		{
+			uint64		bit = UINT64CONST(1) << leaf;
+
+			if ((noted_leaves & bit) == 0 || hint < noted_hint[leaf])
+				noted_hint[leaf] = hint;
+			noted_leaves |= bit;
+		}
+	}
+	PG_RETURN_BOOL(true);
+}
+
+/*
+ * outbox_slot() -> smallint
+ *
+ * The slot of the ring for rows written now: the UTC day modulo 64, by the
+ * clock and not by the start of the transaction.
+ */
+PG_FUNCTION_INFO_V1(outbox_slot);
+Datum
+outbox_slot(PG_FUNCTION_ARGS)
+{
+	int64		day = GetCurrentTimestamp() / USECS_PER_DAY + UNIX_TO_POSTGRES_DAYS;
+
+	(void) fcinfo;
+	PG_RETURN_INT16((int16) (day % IDEM_LEAVES));
+}
+
+/*
+ * idem_relay_sweep() -> boolean
+ *
+ * Asks the relay of this database to read the whole outbox for unpublished
+ * rows, once the transaction has committed.  True when a relay is there.
+ */
+PG_FUNCTION_INFO_V1(idem_relay_sweep);
+Datum
+idem_relay_sweep(PG_FUNCTION_ARGS)
+{
+	(void) fcinfo;
+	noted_sweep = true;
+	PG_RETURN_BOOL(idem_my_relay() != NULL);
+}

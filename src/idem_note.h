@@ -1,0 +1,13 @@
+/*-------------------------------------------------------------------------
+ *
+ * idem_note.h
+ *		Telling the relay, at commit, which rows of the outbox are new.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_NOTE_H
+#define IDEM_NOTE_H
+
+extern void idem_note_init(void);
+
+#endif							/* IDEM_NOTE_H */

@@ -1,0 +1,400 @@
+/*-------------------------------------------------------------------------
+ *
+ * record_store.c
+ *		The table of idempotency records: looking, locking, writing.
+ *
+ * Statements are constant text with qualified names and operators, so that no
+ * search_path changes what they mean.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "common/hashfn.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "storage/lock.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+#include "utils/xid8.h"
+
+#include "compat.h"
+#include "record_store.h"
+
+/*
+ * Locks on keys are transaction-scoped advisory locks of a class of their own:
+ * users' advisory locks have 1 or 2 in this field of the tag.
+ */
+#define KEY_LOCK_CLASS	0x1de
+
+#define COLUMNS \
+	"request_hash, operation, state, attempt, tries, claim_xid, call_xid, resource_id," \
+	" created_at, claimed_at, lease_expires_at, call_started_at, call_deadline, dedup_until," \
+	" context, response_status, response_headers, response_body, response_size, response_digest," \
+	" response_expires_at, expires_at"
+
+/* positions of COLUMNS in a row */
+enum
+{
+	COL_REQUEST_HASH = 1,
+	COL_OPERATION,
+	COL_STATE,
+	COL_ATTEMPT,
+	COL_TRIES,
+	COL_CLAIM_XID,
+	COL_CALL_XID,
+	COL_RESOURCE_ID,
+	COL_CREATED_AT,
+	COL_CLAIMED_AT,
+	COL_LEASE_EXPIRES_AT,
+	COL_CALL_STARTED_AT,
+	COL_CALL_DEADLINE,
+	COL_DEDUP_UNTIL,
+	COL_CONTEXT,
+	COL_RESPONSE_STATUS,
+	COL_RESPONSE_HEADERS,
+	COL_RESPONSE_BODY,
+	COL_RESPONSE_SIZE,
+	COL_RESPONSE_DIGEST,
+	COL_RESPONSE_EXPIRES_AT,
+	COL_EXPIRES_AT
+};
+
+#define THIS_RECORD \
+	" WHERE principal_id OPERATOR(pg_catalog.=) $1 AND idempotency_key OPERATOR(pg_catalog.=) $2"
+
+#define SELECT_RECORD	"SELECT " COLUMNS " FROM idem.idempotency" THIS_RECORD
+
+/* Values of an owned row, as parameters $3 and up of two statements. */
+#define OWNED_COLUMNS \
+	"request_hash, operation, tries, claim_xid, call_xid, resource_id, created_at, claimed_at," \
+	" lease_expires_at, call_started_at, call_deadline, dedup_until, context, expires_at"
+#define OWNED_VALUES	"$3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16"
+#define NOWNED			14
+
+#define INSERT_RECORD \
+	"INSERT INTO idem.idempotency (principal_id, idempotency_key, state, attempt, " OWNED_COLUMNS ")" \
+	" VALUES ($1, $2, 'IN_PROGRESS', pg_catalog.nextval('idem.attempt'), " OWNED_VALUES ")" \
+	" ON CONFLICT (principal_id, idempotency_key) DO NOTHING RETURNING attempt"
+
+#define OWN_RECORD \
+	"UPDATE idem.idempotency SET (state, attempt, " OWNED_COLUMNS ") =" \
+	" ROW('IN_PROGRESS', pg_catalog.nextval('idem.attempt'), " OWNED_VALUES ")," \
+	" response_status = NULL, response_headers = NULL, response_body = NULL," \
+	" response_size = NULL, response_digest = NULL," \
+	" completed_at = NULL, response_expires_at = NULL" THIS_RECORD " RETURNING attempt"
+
+#define SET_RECORD_UNKNOWN \
+	"UPDATE idem.idempotency SET state = 'UNKNOWN', tries = $3, expires_at = NULL" THIS_RECORD
+
+#define COMPLETE_RECORD \
+	"UPDATE idem.idempotency SET state = 'COMPLETED', response_status = $3, response_headers = $4," \
+	" response_body = $5, response_size = $6, response_digest = $7, completed_at = $8," \
+	" response_expires_at = $9, expires_at = $10" THIS_RECORD
+
+/* Runs a statement about one record, prepared at its first use in a session. */
+static uint64
+run(SPIPlanPtr *plan, const char *sql, int nargs, Oid *types, Datum *values,
+	const char *nulls, int expected)
+{
+	int			rc;
+
+	if (*plan == NULL)
+	{
+		SPIPlanPtr	prepared = SPI_prepare(sql, nargs, types);
+
+		if (prepared == NULL)
+			elog(ERROR, "could not prepare a statement: %s", SPI_result_code_string(SPI_result));
+		SPI_keepplan(prepared);
+		*plan = prepared;
+	}
+	rc = SPI_execute_plan(*plan, values, nulls, false, 0);
+	if (rc != expected)
+		elog(ERROR, "unexpected result of a statement on idem.idempotency: %s",
+			 SPI_result_code_string(rc));
+	return SPI_processed;
+}
+
+/* One column of the row just read; *isnull tells. */
+static Datum
+column(int col, bool *isnull)
+{
+	return SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, col, isnull);
+}
+
+static int64
+time_column(int col)
+{
+	bool		isnull;
+	Datum		value = column(col, &isnull);
+
+	return isnull ? RECORD_TIME_UNSET : DatumGetTimestampTz(value);
+}
+
+/* A column of variable length, or NULL. */
+static void *
+varlena_column(int col)
+{
+	bool		isnull;
+	Datum		value = column(col, &isnull);
+
+	return isnull ? NULL : PG_DETOAST_DATUM(value);
+}
+
+static int64
+int_column(int col, bool is64)
+{
+	bool		isnull;
+	Datum		value = column(col, &isnull);
+
+	if (isnull)
+		return 0;
+	return is64 ? DatumGetInt64(value) : DatumGetInt32(value);
+}
+
+static FullTransactionId
+xid_column(int col)
+{
+	bool		isnull;
+	Datum		value = column(col, &isnull);
+
+	return isnull ? InvalidFullTransactionId : DatumGetFullTransactionId(value);
+}
+
+static RecordState
+state_column(void)
+{
+	const text *value = varlena_column(COL_STATE);
+	const char *state = text_to_cstring(value);
+
+	if (strcmp(state, "IN_PROGRESS") == 0)
+		return RECORD_IN_PROGRESS;
+	if (strcmp(state, "UNKNOWN") == 0)
+		return RECORD_UNKNOWN;
+	return RECORD_COMPLETED;
+}
+
+/* Whether a transaction id is that of the running transaction. */
+static bool
+is_mine(FullTransactionId xid)
+{
+	return FullTransactionIdIsValid(xid) &&
+		FullTransactionIdEquals(xid, GetTopFullTransactionIdIfAny());
+}
+
+/* Takes over the row just read, if there is one. */
+static bool
+read_row(RecordRow *row)
+{
+	bool		isnull;
+
+	memset(row, 0, sizeof(*row));
+	row->facts.state = RECORD_NONE;
+	if (SPI_processed == 0)
+		return false;
+
+	row->request_hash = varlena_column(COL_REQUEST_HASH);
+	row->operation = varlena_column(COL_OPERATION);
+	row->facts.state = state_column();
+	row->facts.attempt = int_column(COL_ATTEMPT, true);
+	row->facts.tries = (int32) int_column(COL_TRIES, false);
+	row->call_xid = xid_column(COL_CALL_XID);
+	row->facts.claimed_here = is_mine(xid_column(COL_CLAIM_XID));
+	row->facts.call_marked_here = is_mine(row->call_xid);
+	row->resource_id = *DatumGetUUIDP(column(COL_RESOURCE_ID, &isnull));
+	row->created_at = time_column(COL_CREATED_AT);
+	row->facts.claimed_at = time_column(COL_CLAIMED_AT);
+	row->facts.lease_expires_at = time_column(COL_LEASE_EXPIRES_AT);
+	row->facts.call_started_at = time_column(COL_CALL_STARTED_AT);
+	row->facts.call_deadline = time_column(COL_CALL_DEADLINE);
+	row->facts.dedup_until = time_column(COL_DEDUP_UNTIL);
+	row->context = varlena_column(COL_CONTEXT);
+	row->response_status = (int32) int_column(COL_RESPONSE_STATUS, false);
+	row->response_headers = varlena_column(COL_RESPONSE_HEADERS);
+	row->response_body = varlena_column(COL_RESPONSE_BODY);
+	row->response_size = int_column(COL_RESPONSE_SIZE, true);
+	row->response_digest = varlena_column(COL_RESPONSE_DIGEST);
+	row->facts.response_expires_at = time_column(COL_RESPONSE_EXPIRES_AT);
+	row->facts.expires_at = time_column(COL_EXPIRES_AT);
+	return true;
+}
+
+/* Runs one of the statements that read a record. */
+static bool
+read_record(SPIPlanPtr *plan, const char *sql, const RecordKey *key, RecordRow *row)
+{
+	Oid			types[2] = {TEXTOID, TEXTOID};
+	Datum		values[2];
+
+	values[0] = PointerGetDatum(key->principal_id);
+	values[1] = PointerGetDatum(key->idempotency_key);
+	run(plan, sql, 2, types, values, NULL, SPI_OK_SELECT);
+	return read_row(row);
+}
+
+/* Reads a record without a lock; false when no row is visible. */
+bool
+record_look(const RecordKey *key, RecordRow *row)
+{
+	static SPIPlanPtr plan = NULL;
+
+	return read_record(&plan, SELECT_RECORD, key, row);
+}
+
+/* Locks and reads a record's row, if no other transaction holds it. */
+bool
+record_try_lock_row(const RecordKey *key, RecordRow *row)
+{
+	static SPIPlanPtr plan = NULL;
+
+	return read_record(&plan, SELECT_RECORD " FOR UPDATE SKIP LOCKED", key, row);
+}
+
+/* Locks and reads a record's row, waiting for whoever holds it. */
+bool
+record_lock_row(const RecordKey *key, RecordRow *row)
+{
+	static SPIPlanPtr plan = NULL;
+
+	return read_record(&plan, SELECT_RECORD " FOR UPDATE", key, row);
+}
+
+/*
+ * Takes the lock on (principal, key) until the end of the transaction, without
+ * waiting.  It stands for a row that others can't see yet.  Two keys of one
+ * hash only make one of them hear IN_PROGRESS.
+ */
+bool
+record_try_lock_key(const RecordKey *key)
+{
+	LOCKTAG		tag;
+	uint64		hash;
+
+	hash = hash_bytes_extended((unsigned char *) VARDATA_ANY(key->principal_id),
+							   VARSIZE_ANY_EXHDR(key->principal_id), 0);
+	hash = hash_bytes_extended((unsigned char *) VARDATA_ANY(key->idempotency_key),
+							   VARSIZE_ANY_EXHDR(key->idempotency_key), hash);
+	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, (uint32) (hash >> 32), (uint32) hash, KEY_LOCK_CLASS);
+	return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+static void
+set_time(Datum *value, char *isnull, int64 time)
+{
+	*value = TimestampTzGetDatum(time);
+	*isnull = time == RECORD_TIME_UNSET ? 'n' : ' ';
+}
+
+static void
+set_pointer(Datum *value, char *isnull, const void *pointer)
+{
+	*value = PointerGetDatum(pointer);
+	*isnull = pointer == NULL ? 'n' : ' ';
+}
+
+/*
+ * Runs one of the statements that give a record an owner, and takes over the
+ * new attempt.  row holds what stays the same over attempts.
+ */
+static bool
+own(SPIPlanPtr *plan, const char *sql, int expected, const RecordKey *key,
+	RecordRow *row, const RecordDecision *decision)
+{
+	Oid			types[2 + NOWNED] = {TEXTOID, TEXTOID, BYTEAOID, TEXTOID, INT4OID, XID8OID, XID8OID, UUIDOID,
+		TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID,
+	TIMESTAMPTZOID, JSONBOID, TIMESTAMPTZOID};
+	Datum		values[2 + NOWNED];
+	char		nulls[2 + NOWNED];
+	FullTransactionId xid = GetTopFullTransactionId();
+	bool		isnull;
+	int			i = 0;
+
+	if (decision->marks_call)
+		row->call_xid = xid;
+
+	memset(nulls, ' ', sizeof(nulls));
+	values[i++] = PointerGetDatum(key->principal_id);
+	values[i++] = PointerGetDatum(key->idempotency_key);
+	values[i++] = PointerGetDatum(row->request_hash);
+	set_pointer(&values[i], &nulls[i], row->operation), i++;
+	values[i++] = Int32GetDatum(decision->tries);
+	values[i++] = FullTransactionIdGetDatum(xid);
+	nulls[i] = FullTransactionIdIsValid(row->call_xid) ? ' ' : 'n';
+	values[i++] = FullTransactionIdGetDatum(row->call_xid);
+	values[i++] = UUIDPGetDatum(&row->resource_id);
+	values[i++] = TimestampTzGetDatum(row->created_at);
+	values[i++] = TimestampTzGetDatum(row->facts.claimed_at);
+	set_time(&values[i], &nulls[i], decision->lease_expires_at), i++;
+	set_time(&values[i], &nulls[i], decision->call_started_at), i++;
+	set_time(&values[i], &nulls[i], decision->call_deadline), i++;
+	set_time(&values[i], &nulls[i], decision->dedup_until), i++;
+	set_pointer(&values[i], &nulls[i], row->context), i++;
+	set_time(&values[i], &nulls[i], decision->expires_at), i++;
+	Assert(i == 2 + NOWNED);
+
+	if (run(plan, sql, 2 + NOWNED, types, values, nulls, expected) == 0)
+		return false;
+	row->facts.attempt = DatumGetInt64(column(1, &isnull));
+	return true;
+}
+
+/* Inserts a new record; false when there is one, seen or not. */
+bool
+record_insert(const RecordKey *key, RecordRow *row, const RecordDecision *decision)
+{
+	static SPIPlanPtr plan = NULL;
+
+	return own(&plan, INSERT_RECORD, SPI_OK_INSERT_RETURNING, key, row, decision);
+}
+
+/* Gives a record, whose row is locked, a new owner. */
+void
+record_own(const RecordKey *key, RecordRow *row, const RecordDecision *decision)
+{
+	static SPIPlanPtr plan = NULL;
+
+	if (!own(&plan, OWN_RECORD, SPI_OK_UPDATE_RETURNING, key, row, decision))
+		elog(ERROR, "a locked idempotency record was not updated");
+}
+
+/* Makes a record, whose row is locked, UNKNOWN. */
+void
+record_set_unknown(const RecordKey *key, const RecordDecision *decision)
+{
+	static SPIPlanPtr plan = NULL;
+	Oid			types[3] = {TEXTOID, TEXTOID, INT4OID};
+	Datum		values[3];
+
+	values[0] = PointerGetDatum(key->principal_id);
+	values[1] = PointerGetDatum(key->idempotency_key);
+	values[2] = Int32GetDatum(decision->tries);
+	if (run(&plan, SET_RECORD_UNKNOWN, 3, types, values, NULL, SPI_OK_UPDATE) != 1)
+		elog(ERROR, "a locked idempotency record was not updated");
+}
+
+/* Stores the response of a record whose row is locked. */
+void
+record_complete(const RecordKey *key, const RecordResponse *response)
+{
+	static SPIPlanPtr plan = NULL;
+	Oid			types[10] = {TEXTOID, TEXTOID, INT4OID, JSONBOID, BYTEAOID, INT8OID, BYTEAOID,
+	TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID};
+	Datum		values[10];
+	char		nulls[10];
+
+	memset(nulls, ' ', sizeof(nulls));
+	values[0] = PointerGetDatum(key->principal_id);
+	values[1] = PointerGetDatum(key->idempotency_key);
+	values[2] = Int32GetDatum(response->status);
+	values[3] = JsonbPGetDatum(response->headers);
+	set_pointer(&values[4], &nulls[4], response->body);
+	values[5] = Int64GetDatum(response->size);
+	set_pointer(&values[6], &nulls[6], response->digest);
+	values[7] = TimestampTzGetDatum(response->completed_at);
+	values[8] = TimestampTzGetDatum(response->response_expires_at);
+	values[9] = TimestampTzGetDatum(response->expires_at);
+	if (run(&plan, COMPLETE_RECORD, 10, types, values, nulls, SPI_OK_UPDATE) != 1)
+		elog(ERROR, "a locked idempotency record was not updated");
+}
