@@ -29,7 +29,7 @@ OBJS = \
 	src/record_store.o
 
 REGRESS = $(patsubst test/sql/%.sql,%,$(sort $(wildcard test/sql/*.sql)))
-REGRESS_OPTS = --inputdir=test
+REGRESS_OPTS = --inputdir=test --encoding=UTF8 --no-locale
 ISOLATION = $(patsubst test/isolation/specs/%.spec,%,$(sort $(wildcard test/isolation/specs/*.spec)))
 ISOLATION_OPTS = --inputdir=test/isolation
 

@@ -65,7 +65,8 @@ static const char *const pinned_settings[][2] = {
 };
 
 static RelayRules rules;
-static IdemRelay *relay = NULL; /* our part of the shared memory */
+static IdemShared *shared = NULL;
+static IdemRelay *relay = NULL; /* our part of it */
 static RelayKafka *kafka = NULL;	/* NULL: no brokers are set */
 static WaitEventSet *wait_set = NULL;
 static char *brokers = NULL;	/* as the producer was made with */
@@ -212,14 +213,14 @@ check_extension(void)
 	return OidIsValid(found);
 }
 
-/* Produces a row that was just read. */
+/* a read under way */
 typedef struct Reading
 {
-	const RelayRead *read;
 	int64		next;			/* first seq that was not dealt with */
 	bool		stopped;
 } Reading;
 
+/* Produces a row that was just read. */
 static bool
 produce_row(void *arg, RelayRow *row, const RelayRecord *record)
 {
@@ -255,28 +256,109 @@ produce_row(void *arg, RelayRow *row, const RelayRecord *record)
 	return true;
 }
 
-/* Reads rows of one leaf and produces them. */
+/* Reads and produces; whether the leaf's rows below the bound are all dealt with. */
+static bool
+produce_read(const RelayRead *read, int64 *next)
+{
+	Reading		reading = {read->from, false};
+	int			n = relay_outbox_read(read, source, produce_row, &reading);
+
+	*next = reading.next;
+	return n < read->limit && !reading.stopped;
+}
+
+/*
+ * The lowest seq of each leaf that a transaction has announced to commit, or
+ * has committed since the hints were taken.
+ */
+static void
+pending_commits(uint64 *lowest)
+{
+	for (int leaf = 0; leaf < IDEM_LEAVES; leaf++)
+		lowest[leaf] = IDEM_NO_HINT;
+	for (int i = 0; i < shared->nbackends; i++)
+	{
+		IdemCommitting *committing = &shared->committing[i];
+		uint64		leaves = pg_atomic_read_u64(&committing->leaves);
+		uint64		hint;
+
+		if (leaves == 0)
+			continue;
+		pg_read_barrier();
+		hint = pg_atomic_read_u64(&committing->hint);
+		if (committing->database != MyDatabaseId)
+			continue;
+		for (int leaf = 0; leaf < IDEM_LEAVES; leaf++)
+			if (leaves & (UINT64CONST(1) << leaf))
+				lowest[leaf] = Min(lowest[leaf], hint);
+	}
+
+	/* whoever took its announcement back has left its hints before */
+	pg_read_barrier();
+	for (int leaf = 0; leaf < IDEM_LEAVES; leaf++)
+		lowest[leaf] = Min(lowest[leaf], pg_atomic_read_u64(&relay->hint[leaf]));
+}
+
+/*
+ * Produces the rows that the snapshot shows and that lie below the positions,
+ * because their transaction became visible after the hints were taken.  They go
+ * first: the snapshot may show later rows of the same keys.  The hints are left
+ * alone, since they may be of transactions that it does not show.  False: there
+ * are more of them, nothing else may go out before.
+ */
+static bool
+produce_late_rows(void)
+{
+	uint64		lowest[IDEM_LEAVES];
+	RelayRead	read;
+	int64		next;
+	bool		complete = true;
+
+	pending_commits(lowest);
+	for (int leaf = 0; leaf < IDEM_LEAVES; leaf++)
+	{
+		if (lowest[leaf] == IDEM_NO_HINT ||
+			!relay_rules_late_read(&rules, leaf, idem_seq_from_hint(lowest[leaf]), &read))
+			continue;
+		if (!produce_read(&read, &next))
+		{
+			relay_rules_hint(&rules, leaf, next);
+			complete = false;
+		}
+	}
+	if (pg_atomic_read_u32(&relay->sweep) != 0)
+		relay_rules_sweep(&rules);
+	return complete;
+}
+
+/* Finds the first unpublished row of a leaf. */
+static void
+peek(const RelayRead *read)
+{
+	int64		seq = 0;
+	bool		found = relay_outbox_first(read, &seq);
+
+	relay_rules_peeked(&rules, read, found, seq);
+}
+
+/* Reads what is to be read next, and produces it. */
 static void
 read_and_produce(void *arg)
 {
-	Reading    *reading = arg;
-	const RelayRead *read = reading->read;
-	int64		first = 0;
-	int			n;
+	RelayRead	read;
+	int64		next;
 
+	(void) arg;
 	relay_outbox_begin();
-	if (check_extension())
+	if (check_extension() && produce_late_rows() && relay_rules_next_read(&rules, &read))
 	{
-		if (read->peek)
-		{
-			bool		found = relay_outbox_first(read, &first);
-
-			relay_rules_peeked(&rules, read, found, first);
-		}
+		if (read.peek)
+			peek(&read);
 		else
 		{
-			n = relay_outbox_read(read, source, produce_row, reading);
-			relay_rules_read_done(&rules, read, n < read->limit && !reading->stopped, reading->next);
+			bool		complete = produce_read(&read, &next);
+
+			relay_rules_read_done(&rules, &read, complete, next);
 		}
 	}
 	relay_outbox_end();
@@ -429,15 +511,9 @@ mark(void)
 static bool
 produce(void)
 {
-	RelayRead	read;
-	Reading		reading;
-
-	if (kafka == NULL || !relay_rules_next_read(&rules, now_usec(), &read))
+	if (kafka == NULL || !relay_rules_wants_read(&rules, now_usec()))
 		return false;
-	memset(&reading, 0, sizeof(reading));
-	reading.read = &read;
-	reading.next = read.from;
-	if (!attempt(read_and_produce, &reading))
+	if (!attempt(read_and_produce, NULL))
 		relay_rules_read_failed(&rules, now_usec());
 	return OidIsValid(extension);
 }
@@ -519,8 +595,7 @@ on_exit_worker(int code, Datum arg)
 static void
 attach(int index)
 {
-	IdemShared *shared = *(IdemShared **) find_rendezvous_variable(IDEM_SHARED_RENDEZVOUS);
-
+	shared = *(IdemShared **) find_rendezvous_variable(IDEM_SHARED_RENDEZVOUS);
 	if (shared == NULL || index >= shared->nrelays)
 		elog(FATAL, "idem relay: no shared memory");
 	relay = &shared->relay[index];
@@ -601,11 +676,11 @@ relay_main(Datum arg)
 
 	for (;;)
 	{
-		leave_if_told();
-		CHECK_FOR_INTERRUPTS();
 		reload();
 		hear_commits();
 		hear_kafka();
+		leave_if_told();
+		CHECK_FOR_INTERRUPTS();
 		mark();
 		if (!produce())
 		{

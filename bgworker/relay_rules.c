@@ -196,8 +196,21 @@ window_full(const RelayRules *rules)
 	return rules->free == NONE || rules->bytes >= RELAY_WINDOW_BYTES;
 }
 
+/* Whether there is something to read now. */
+bool
+relay_rules_wants_read(RelayRules *rules, int64_t now)
+{
+	retry_failed(rules, now);
+	if (rules->read_not_before > now || window_full(rules))
+		return false;
+	for (int i = 0; i < RELAY_LEAVES; i++)
+		if (rules->leaf[i].state != RELAY_LEAF_CLEAN)
+			return true;
+	return false;
+}
+
 /*
- * The next read, false when there is none to do now.
+ * The next read; false when there is none.
  *
  * Leaves that were not looked at come first, by a look at their first
  * unpublished row, so that all positions are known.  Then the leaf with the
@@ -205,13 +218,9 @@ window_full(const RelayRules *rules)
  * leaves go out in the order of their seq.
  */
 bool
-relay_rules_next_read(RelayRules *rules, int64_t now, RelayRead *read)
+relay_rules_next_read(const RelayRules *rules, RelayRead *read)
 {
 	int			lowest = NONE;
-
-	retry_failed(rules, now);
-	if (rules->read_not_before > now || window_full(rules))
-		return false;
 
 	for (int i = 0; i < RELAY_LEAVES; i++)
 	{
@@ -234,6 +243,23 @@ relay_rules_next_read(RelayRules *rules, int64_t now, RelayRead *read)
 			read->below = rules->leaf[i].position;
 	if (read->below <= read->from)
 		read->below = read->from + 1;
+	return true;
+}
+
+/*
+ * The read of rows that a committing transaction may have put below the leaf's
+ * position; false when the next read takes them anyway.  The position stays,
+ * for the transaction may take long to become visible.
+ */
+bool
+relay_rules_late_read(const RelayRules *rules, int leaf, int64_t seq, RelayRead *read)
+{
+	const RelayLeaf *l = &rules->leaf[leaf];
+
+	if (l->state == RELAY_LEAF_UNREAD || (l->state == RELAY_LEAF_DIRTY && l->position <= seq))
+		return false;
+	*read = (RelayRead) {leaf, seq, l->state == RELAY_LEAF_DIRTY ? l->position : RELAY_SEQ_MAX,
+	RELAY_READ_ROWS, false};
 	return true;
 }
 

@@ -127,7 +127,9 @@ extern void relay_rules_forget(RelayRules *rules);
 extern void relay_rules_sweep(RelayRules *rules);
 extern void relay_rules_hint(RelayRules *rules, int leaf, int64_t seq);
 
-extern bool relay_rules_next_read(RelayRules *rules, int64_t now, RelayRead *read);
+extern bool relay_rules_wants_read(RelayRules *rules, int64_t now);
+extern bool relay_rules_next_read(const RelayRules *rules, RelayRead *read);
+extern bool relay_rules_late_read(const RelayRules *rules, int leaf, int64_t seq, RelayRead *read);
 extern RelayVerdict relay_rules_row(RelayRules *rules, const RelayRow *row, uint64_t *ticket);
 extern void relay_rules_not_taken(RelayRules *rules, uint64_t ticket, int64_t now);
 extern void relay_rules_peeked(RelayRules *rules, const RelayRead *read, bool found, int64_t seq);

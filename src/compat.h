@@ -20,6 +20,12 @@
 #include "varatt.h"
 #endif
 
+/* 17 numbers processes from zero, and calls it so */
+#if PG_VERSION_NUM < 170000
+#include "storage/backendid.h"
+#define MyProcNumber (MyBackendId - 1)
+#endif
+
 /* 17 lets an extension name its wait events */
 #if PG_VERSION_NUM < 170000
 #include "utils/wait_event.h"

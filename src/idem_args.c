@@ -13,6 +13,8 @@
 #include "compat.h"
 #include "idem_args.h"
 
+#define REFUSE_HINT		"Refuse such a value where it enters the application."
+
 /* longest interval that is taken, in microseconds: ten years */
 #define INTERVAL_MAX	(INT64CONST(3660) * USECS_PER_DAY)
 
@@ -23,7 +25,8 @@ idem_require_arg(FunctionCallInfo fcinfo, int argno, const char *name)
 	if (PG_ARGISNULL(argno))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("%s must not be null", name)));
+				 errmsg("%s must not be null", name),
+				 errhint(REFUSE_HINT)));
 }
 
 /* Whether text holds a control character: U+0000-001F, U+007F-009F. */
@@ -62,19 +65,20 @@ idem_name_arg(FunctionCallInfo fcinfo, int argno, const char *name)
 	if (nchars == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s must not be empty", name)));
+				 errmsg("%s must not be empty", name),
+				 errhint(REFUSE_HINT)));
 	if (nchars > IDEM_NAME_MAX_CHARS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s is too long", name),
 				 errdetail("It has %d characters; at most %d are possible.",
 						   nchars, IDEM_NAME_MAX_CHARS),
-				 errhint("Refuse such a value where it enters the application.")));
+				 errhint(REFUSE_HINT)));
 	if (has_control_character(VARDATA_ANY(value), VARSIZE_ANY_EXHDR(value)))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s must not contain control characters", name),
-				 errhint("Refuse such a value where it enters the application.")));
+				 errhint(REFUSE_HINT)));
 	return value;
 }
 

@@ -74,6 +74,23 @@ check_databases(char **newval, void **extra, GucSource source)
 	return true;
 }
 
+/* Whether a stretch of text is a TCP port. */
+static bool
+port_valid(const char *start, const char *end)
+{
+	long		port = 0;
+
+	if (start == end || end - start > 5)
+		return false;
+	for (const char *p = start; p < end; p++)
+	{
+		if (!isdigit((unsigned char) *p))
+			return false;
+		port = port * 10 + (*p - '0');
+	}
+	return port > 0 && port <= PG_UINT16_MAX;
+}
+
 /* Whether a stretch of text is host:port (or [IPv6 address]:port, or a host). */
 static bool
 broker_valid(const char *start, const char *end)
@@ -96,15 +113,7 @@ broker_valid(const char *start, const char *end)
 		if (colon != NULL && memchr(start, ':', colon - start) != NULL)
 			return false;
 	}
-	if (colon != NULL)
-	{
-		if (end - colon < 2 || end - colon > 6)
-			return false;
-		for (p = colon + 1; p < end; p++)
-			if (!isdigit((unsigned char) *p))
-				return false;
-	}
-	return true;
+	return colon == NULL || port_valid(colon + 1, end);
 }
 
 static bool

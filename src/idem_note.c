@@ -9,12 +9,18 @@
  * lowers the shared hints and wakes the relay.  A hint that is lost costs time,
  * never an event: a relay that starts reads the whole outbox.
  *
+ * The callback runs when the transaction is visible already.  In between, a
+ * relay could see it and a later one, and read only the later one's rows, which
+ * lie beyond its position.  So the transaction is announced before it becomes
+ * visible, and the announcement stays until the hints are lowered.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/xact.h"
 #include "fmgr.h"
+#include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "tcop/utility.h"
 #include "utils/timestamp.h"
@@ -41,6 +47,36 @@ lower_hint(pg_atomic_uint64 *hint, uint64 value)
 
 	while (value < old && !pg_atomic_compare_exchange_u64(hint, &old, value))
 		;
+}
+
+/* Announces a transaction that is about to commit. */
+static void
+announce(void)
+{
+	IdemCommitting *committing = idem_my_committing();
+	uint64		lowest = IDEM_NO_HINT;
+
+	if (committing == NULL)
+		return;
+	for (int leaf = 0; leaf < IDEM_LEAVES; leaf++)
+		if (noted_leaves & (UINT64CONST(1) << leaf))
+			lowest = Min(lowest, noted_hint[leaf]);
+	committing->database = MyDatabaseId;
+	pg_atomic_write_u64(&committing->hint, lowest);
+	pg_write_barrier();
+	pg_atomic_write_u64(&committing->leaves, noted_leaves);
+}
+
+/* Takes the announcement back, when the transaction has ended. */
+static void
+end_announcement(void)
+{
+	IdemCommitting *committing = idem_my_committing();
+
+	if (committing == NULL)
+		return;
+	pg_write_barrier();
+	pg_atomic_write_u64(&committing->leaves, 0);
 }
 
 /* Hands what the transaction noted to the relay.  Must not allocate or raise. */
@@ -71,11 +107,15 @@ static void
 xact_callback(XactEvent event, void *arg)
 {
 	(void) arg;
+	if (noted_leaves == 0 && !noted_sweep)
+		return;
 	switch (event)
 	{
+		case XACT_EVENT_PRE_COMMIT:
+			announce();
+			return;
 		case XACT_EVENT_COMMIT:
-			if (noted_leaves != 0 || noted_sweep)
-				tell_relay();
+			tell_relay();
 			break;
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
@@ -83,18 +123,30 @@ xact_callback(XactEvent event, void *arg)
 		default:
 			return;
 	}
+	end_announcement();
 	noted_leaves = 0;
 	noted_sweep = false;
 }
 
-/* Asks for a sweep after COMMIT PREPARED, which says nothing of its rows. */
+/* Whether a statement does to the outbox what no CHECK can note. */
+static bool
+needs_sweep(Node *statement)
+{
+	/* rows become visible, maybe of another session */
+	if (IsA(statement, TransactionStmt))
+		return castNode(TransactionStmt, statement)->kind == TRANS_STMT_COMMIT_PREPARED;
+	/* the outbox may be gone */
+	return IsA(statement, DropStmt) && castNode(DropStmt, statement)->removeType == OBJECT_EXTENSION;
+}
+
+/* Asks for a sweep with the commit of such a statement. */
 static void
 utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 			 ProcessUtilityContext context, ParamListInfo params,
 			 QueryEnvironment *queryEnv, DestReceiver *dest, QueryCompletion *qc)
 {
-	bool		commit_prepared = IsA(pstmt->utilityStmt, TransactionStmt) &&
-		castNode(TransactionStmt, pstmt->utilityStmt)->kind == TRANS_STMT_COMMIT_PREPARED;
+	if (needs_sweep(pstmt->utilityStmt))
+		noted_sweep = true;
 
 	if (prev_ProcessUtility_hook)
 		prev_ProcessUtility_hook(pstmt, queryString, readOnlyTree, context,
@@ -102,10 +154,6 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	else
 		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context,
 								params, queryEnv, dest, qc);
-
-	/* the statement ran in no transaction block; the commit of its own tells */
-	if (commit_prepared)
-		noted_sweep = true;
 }
 
 /* Registers the callbacks; called once per process. */

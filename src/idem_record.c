@@ -36,6 +36,8 @@
 #define HASH_MIN_BYTES		16
 #define HASH_MAX_BYTES		64
 
+#define ANSWERED_HINT		"Roll back. The request already has its answer: idem_try_insert gives it."
+
 /*
  * Each pass of a claim ends in a read or a win, unless another's claim ended in
  * between.  The bound is for rows that can be neither seen nor inserted.
@@ -399,12 +401,14 @@ complete_error(RecordCompletion verdict, int64 attempt)
 		case RECORD_OTHER_RESPONSE:
 			ereport(ERROR,
 					(errcode(ERRCODE_IDEM_WRONG_STATE),
-					 errmsg("attempt %lld was completed with another response", (long long) attempt)));
+					 errmsg("attempt %lld was completed with another response", (long long) attempt),
+					 errhint(ANSWERED_HINT)));
 			break;
 		case RECORD_RESPONSE_EXPIRED:
 			ereport(ERROR,
 					(errcode(ERRCODE_IDEM_WRONG_STATE),
-					 errmsg("attempt %lld was completed, and its response has expired", (long long) attempt)));
+					 errmsg("attempt %lld was completed, and its response has expired", (long long) attempt),
+					 errhint(ANSWERED_HINT)));
 			break;
 		default:
 			elog(ERROR, "unexpected verdict on a completion: %d", (int) verdict);

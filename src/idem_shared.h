@@ -79,9 +79,24 @@ typedef struct IdemRelay
 	char		last_error[IDEM_ERROR_LEN];
 } IdemRelay;
 
+/*
+ * A transaction that wrote events and is about to commit; one for each backend,
+ * written by it alone.  Set before the commit and cleared after the hints are
+ * lowered: a snapshot that sees the transaction finds one of the two, and a
+ * later event of the same key can't overtake.
+ */
+typedef struct IdemCommitting
+{
+	pg_atomic_uint64 leaves;	/* bit n: events in leaf n; 0: nothing is being committed */
+	pg_atomic_uint64 hint;		/* lowest unpublished seq; written before leaves */
+	Oid			database;		/* likewise */
+} IdemCommitting;
+
 typedef struct IdemShared
 {
 	int			nrelays;		/* databases in idem.databases; set at start */
+	int			nbackends;		/* entries of committing; set at start */
+	IdemCommitting *committing; /* in shared memory, at one address in all processes */
 	IdemRelay	relay[FLEXIBLE_ARRAY_MEMBER];
 } IdemShared;
 

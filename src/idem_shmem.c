@@ -24,11 +24,18 @@ static IdemShared *shared = NULL;
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
 
+/* Offset of the array IdemShared.committing points to. */
+static Size
+committing_offset(void)
+{
+	return MAXALIGN(add_size(offsetof(IdemShared, relay),
+							 mul_size(sizeof(IdemRelay), list_length(idem_database_list()))));
+}
+
 static Size
 shared_size(void)
 {
-	return add_size(offsetof(IdemShared, relay),
-					mul_size(sizeof(IdemRelay), list_length(idem_database_list())));
+	return add_size(committing_offset(), mul_size(sizeof(IdemCommitting), MaxBackends));
 }
 
 static void
@@ -37,6 +44,16 @@ shmem_request(void)
 	if (prev_shmem_request_hook)
 		prev_shmem_request_hook();
 	RequestAddinShmemSpace(shared_size());
+}
+
+static void
+init_relay(IdemRelay *relay)
+{
+	for (int leaf = 0; leaf < IDEM_LEAVES; leaf++)
+		pg_atomic_init_u64(&relay->hint[leaf], IDEM_NO_HINT);
+	pg_atomic_init_u32(&relay->sweep, 0);
+	pg_atomic_init_u32(&relay->woken, 0);
+	SpinLockInit(&relay->mutex);
 }
 
 static void
@@ -54,14 +71,13 @@ shmem_startup(void)
 		memset(shared, 0, shared_size());
 		shared->nrelays = list_length(idem_database_list());
 		for (int i = 0; i < shared->nrelays; i++)
+			init_relay(&shared->relay[i]);
+		shared->nbackends = MaxBackends;
+		shared->committing = (IdemCommitting *) ((char *) shared + committing_offset());
+		for (int i = 0; i < shared->nbackends; i++)
 		{
-			IdemRelay  *relay = &shared->relay[i];
-
-			for (int leaf = 0; leaf < IDEM_LEAVES; leaf++)
-				pg_atomic_init_u64(&relay->hint[leaf], IDEM_NO_HINT);
-			pg_atomic_init_u32(&relay->sweep, 0);
-			pg_atomic_init_u32(&relay->woken, 0);
-			SpinLockInit(&relay->mutex);
+			pg_atomic_init_u64(&shared->committing[i].leaves, 0);
+			pg_atomic_init_u64(&shared->committing[i].hint, IDEM_NO_HINT);
 		}
 	}
 	LWLockRelease(AddinShmemInitLock);
@@ -124,6 +140,15 @@ idem_my_relay(void)
 		if (shared->relay[i].database == MyDatabaseId)
 			return &shared->relay[i];
 	return NULL;
+}
+
+/* This backend's entry for a transaction that is about to commit, or NULL. */
+IdemCommitting *
+idem_my_committing(void)
+{
+	if (shared == NULL || MyProcNumber < 0 || MyProcNumber >= shared->nbackends)
+		return NULL;
+	return &shared->committing[MyProcNumber];
 }
 
 /*

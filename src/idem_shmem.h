@@ -13,6 +13,7 @@
 extern void idem_shmem_init(void);
 extern bool idem_preloaded(void);
 extern IdemRelay *idem_my_relay(void);
+extern IdemCommitting *idem_my_committing(void);
 extern void idem_relay_wake(IdemRelay *relay);
 
 #endif							/* IDEM_SHMEM_H */
