@@ -508,7 +508,7 @@ DECLARE
 BEGIN
 	FOR slot IN 0 .. 63 LOOP
 		leaf := 'outbox_' || lpad(slot::text, 2, '0');
-		EXECUTE format('CREATE TABLE idem.%I PARTITION OF idem.outbox FOR VALUES IN (%s) WITH (fillfactor = 50)', leaf, slot);
+		EXECUTE format('CREATE TABLE idem.%I PARTITION OF idem.outbox FOR VALUES IN (%s) WITH (fillfactor = 46)', leaf, slot);
 		EXECUTE format('COMMENT ON TABLE idem.%I IS %L', leaf, 'leaf of idem.outbox: days with number modulo 64 = ' || slot);
 		PERFORM pg_catalog.pg_extension_config_dump(('idem.' || leaf)::regclass, '');
 	END LOOP;

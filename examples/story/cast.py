@@ -1,0 +1,95 @@
+"""All parts of the story: how they start, how they stop, how they stay."""
+
+import pathlib
+import shlex
+
+from clients import AcquirerControl, Background, Learner
+from parts import EXAMPLES, Cluster, Kafka, MockBroker, Programs, TopicReader
+
+CALL_TIMEOUT = 3  # seconds; short, so that the lease in the scene of the crash is over soon
+
+
+class Cast:
+    def __init__(self, options):
+        self.options = options
+        self.folder = pathlib.Path(options.folder)
+        self.programs = Programs(self.folder, options.keep)
+
+    def start(self):
+        if self.options.kafka_jars:
+            self.broker = Kafka(self.programs, self.options.kafka_jars)
+        else:
+            self.broker = MockBroker(self.programs, self.options.broker)
+        self.cluster = Cluster(self.programs, self.options.bin)
+        # A broker and a consumer group need some seconds to start; use them.
+        consumer = Background(self.start_consumer)
+        self.start_cluster()
+        self.start_services()
+        consumer.result()
+
+    def start_consumer(self):
+        self.broker.wait_until_ready()
+        self.enrollment = self.service('enrollment', '--database', self.cluster.dsn('enrollment'),
+                                       '--brokers', self.broker.address)
+        self.topic = TopicReader(self.broker.address)
+
+    def start_cluster(self):
+        self.cluster.create(self.broker.address)
+        self.cluster.start()
+        self.cluster.load('payments', EXAMPLES / 'payments.sql')
+        self.cluster.load('enrollment', EXAMPLES / 'enrollment.sql')
+
+    def start_services(self):
+        acquirer = self.service('acquirer')
+        self.acquirer = AcquirerControl(acquirer.first_line('http://'))
+        self.payments = self.service('payments', '--database', self.cluster.dsn('payments'),
+                                     '--acquirer', self.acquirer.address, '--call-timeout', CALL_TIMEOUT)
+        self.payments_address = self.payments.first_line('http://')
+
+    def service(self, name, *arguments):
+        return self.programs.start(name, [EXAMPLES / name, *arguments])
+
+    def stop(self):
+        self.programs.stop()
+
+    def learner(self, name):
+        return Learner(self.payments_address, name)
+
+    def requests(self):
+        """How many requests for payments the service has answered, by its own log."""
+        return sum('"POST /payments ' in text for text in self.payments.log.read_text().splitlines())
+
+    def log_tails(self, lines=12):
+        """The end of every log, as (name, lines); what says most comes last."""
+        logs = sorted(self.folder.glob('*.log'), key=lambda log: log.stat().st_mtime)
+        return [(log.name, log.read_text(errors='replace').splitlines()[-lines:]) for log in logs
+                if log.stat().st_size > 0]
+
+    def write_stop_script(self):
+        """For --keep: a script that stops what stays, and removes the folder."""
+        stops = '\n'.join(f'stop {program.pid} {program.stop_signal.name[3:]}'
+                          for program in reversed(self.programs.running()))
+        script = self.folder / 'stop'
+        script.write_text(f"""#!/bin/sh
+# Stops what examples/demo --keep left running, and removes the folder.
+folder={shlex.quote(str(self.folder))}
+
+# The number of a process may be another program's by now: ours work in the folder.
+is_ours() {{
+	case $(readlink "/proc/$1/cwd") in
+		"$folder" | "$folder"/*) true ;;
+		*) false ;;
+	esac
+}}
+
+stop() {{
+	is_ours "$1" || return
+	kill -s "$2" "$1"
+	while is_ours "$1"; do sleep 0.1; done
+}}
+
+{stops}
+rm -rf "$folder"
+""")
+        script.chmod(0o755)
+        return script

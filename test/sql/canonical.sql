@@ -1,0 +1,562 @@
+--
+-- Canonical JSON and the request hash: idem_canonical(jsonb), idem_hash(jsonb)
+--
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS idem CASCADE;
+CREATE SCHEMA canonical_test;
+SET search_path = canonical_test, public;
+
+-- both may stand in an index, a generated column and a parallel plan
+SELECT proname, provolatile, proisstrict, proparallel
+  FROM pg_proc
+ WHERE oid IN ('idem_canonical(jsonb)'::regprocedure, 'idem_hash(jsonb)'::regprocedure)
+ ORDER BY proname;
+
+SELECT idem_canonical(NULL) IS NULL AS canonical_null, idem_hash(NULL) IS NULL AS hash_null;
+
+--
+-- 1. Structure and scalars
+--
+SELECT idem_canonical(body)
+  FROM (VALUES
+	(1, 'null'::jsonb), (2, 'true'), (3, 'false'), (4, '0'), (5, '-12.50'), (6, '""'),
+	(7, '"text"'), (8, '[]'), (9, '{}'), (10, '[[]]'), (11, '[{}]'), (12, '{"":{}}'),
+	(13, '[ null , true , [ false , [ ] , { } ] , "" ]'),
+	(14, '{ "b" : [ 1 , { "d" : null , "c" : { } } ] , "a" : { "" : "" } }'),
+	(15, '[["one"],"one",[["one"]]]')) AS t(n, body)
+ ORDER BY n;
+
+-- the hash is that of the text and nothing else
+SELECT encode(idem_hash('{}'), 'hex');
+SELECT encode(sha256('{}'), 'hex');
+
+-- null is not missing, and a scalar is not an array of it
+SELECT count(DISTINCT idem_hash(body))
+  FROM (VALUES
+	('{}'::jsonb), ('{"a":null}'), ('[]'), ('[null]'), ('null'), ('"null"'), ('""'),
+	('[""]'), ('{"":null}'), ('0'), ('"0"'), ('false'), ('[[]]'), ('[{}]')) AS t(body);
+
+--
+-- 2. Numbers
+--
+
+-- the layout and its boundaries
+SELECT spelling, idem_canonical(spelling::jsonb)
+  FROM (VALUES
+	(1, '0'), (2, '-0'), (3, '-0.0'), (4, '0e10'), (5, '0.000e-30'),
+	(6, '1'), (7, '-1'), (8, '10'), (9, '9999'), (10, '10000'), (11, '10001'),
+	(12, '100000000'), (13, '1.5'), (14, '-1.50'), (15, '0.5'), (16, '12345.6789'),
+	(17, '10000.0001'), (18, '0.00012'), (19, '0.000100005'),
+	(20, '1e19'), (21, '1e20'), (22, '1e21'), (23, '1e22'),
+	(24, '123456789012345678901'), (25, '999999999999999999999'),
+	(26, '1000000000000000000000'), (27, '1234567890123456789012'),
+	(28, '123456789012345678901.5'), (29, '1234567890123456789012.5'),
+	(30, '-1e21'), (31, '12e20'), (32, '1e-5'), (33, '1e-6'), (34, '1e-7'), (35, '1e-8'),
+	(36, '1.5e-6'), (37, '1.5e-7'), (38, '-1.5e-7'), (39, '0.0000015'), (40, '0.00000015'),
+	(41, '123e-20'), (42, '1e30'), (43, '1e131071'), (44, '-1.5e131071'), (45, '1e-16383'),
+	(46, '-123e-16383'), (47, '333333333.33333329'),
+	(48, '3.1415926535897932384626433832795028841971')) AS t(n, spelling)
+ ORDER BY n;
+
+-- every power of ten, alone and with a digit before and behind it
+SELECT count(*) AS wrong
+  FROM generate_series(-60, 60) AS e,
+	   LATERAL (SELECT CASE WHEN e BETWEEN 0 AND 20 THEN '1' || repeat('0', e)
+							WHEN e BETWEEN -6 AND -1 THEN '0.' || repeat('0', -e - 1) || '1'
+							WHEN e > 20 THEN '1e+' || e
+							ELSE '1e' || e END AS one,
+					   CASE WHEN e BETWEEN 1 AND 20 THEN '12' || repeat('0', e - 1)
+							WHEN e = 0 THEN '1.2'
+							WHEN e BETWEEN -6 AND -1 THEN '0.' || repeat('0', -e - 1) || '12'
+							WHEN e > 20 THEN '1.2e+' || e
+							ELSE '1.2e' || e END AS two) AS expected
+ WHERE idem_canonical(('1e' || e)::jsonb) <> one
+	OR idem_canonical(('0.01e' || e + 2)::jsonb) <> one
+	OR idem_canonical(('-1000e' || e - 3)::jsonb) <> '-' || one
+	OR idem_canonical(('12e' || e - 1)::jsonb) <> two
+	OR idem_canonical(('1.200e' || e)::jsonb) <> two;
+
+-- spellings of one value are one text
+SELECT idem_canonical(spelling::jsonb), count(*), count(DISTINCT idem_hash(spelling::jsonb)) AS hashes
+  FROM (VALUES
+	('1'), ('1.0'), ('1.00'), ('1e0'), ('1E0'), ('1e+0'), ('1e-0'), ('100e-2'), ('0.1e1'),
+	('0.01E+2'), ('10.000e-1'), ('1.0e00'),
+	('-25.5'), ('-25.50'), ('-255e-1'), ('-0.255E2'), ('-2.55e+1'),
+	('0'), ('-0'), ('0.0'), ('-0.0'), ('0e5'), ('0E-5')) AS t(spelling)
+ GROUP BY 1 ORDER BY 1;
+
+-- pairs that one double swallows are two texts
+SELECT a, b,
+	   idem_canonical(a::jsonb) <> idem_canonical(b::jsonb) AS texts_differ,
+	   idem_hash(a::jsonb) <> idem_hash(b::jsonb) AS hashes_differ
+  FROM (VALUES
+	(1, '9007199254740992', '9007199254740993'),
+	(2, '9223372036854775807', '9223372036854775808'),
+	(3, '18446744073709551615', '18446744073709551616'),
+	(4, '70368744177664.01', '70368744177664.02'),
+	(5, '8796093022208.001', '8796093022208.002'),
+	(6, '549755813888.0002', '549755813888.0003'),
+	(7, '8589934592.000001', '8589934592.000002'),
+	(8, '67108864.00000001', '67108864.00000002'),
+	(9, '0.007812500000000001', '0.007812500000000002'),
+	(10, '0.1', '0.1000000000000000055511151231257827'),
+	(11, '1e400', '1e500'),
+	(12, '1e-400', '0'),
+	(13, '1234567890123456789012345678901234567890', '1234567890123456789012345678901234567891'),
+	(14, '0.1234567890123456789012345678901234567890', '0.1234567890123456789012345678901234567891')
+	) AS t(n, a, b)
+ ORDER BY n;
+
+-- a number as text is not a number
+SELECT count(DISTINCT idem_hash(body))
+  FROM (VALUES ('10.00'::jsonb), ('"10.00"'), ('"10.0"')) AS t(body);
+
+-- long numbers keep every digit: 300 of them, and as many as jsonb takes
+SELECT idem_canonical(repeat('1234567890', 30)::jsonb) =
+	   '1.' || substr(repeat('1234567890', 30), 2, 298) || 'e+299' AS integer_300,
+	   idem_canonical(('0.' || repeat('1234567890', 30))::jsonb) =
+	   '0.' || rtrim(repeat('1234567890', 30), '0') AS fraction_300,
+	   idem_canonical((repeat('7', 131072) || '.' || repeat('3', 16383))::jsonb) =
+	   '7.' || repeat('7', 131071) || repeat('3', 16383) || 'e+131071' AS longest;
+
+-- big exponents cost nothing: written out these would be 1.3 GB
+CREATE TABLE big AS
+SELECT ('[' || string_agg('1e131071', ',') || ']')::jsonb AS body FROM generate_series(1, 10000);
+SELECT idem_canonical(body) = '[' || rtrim(repeat('1e+131071,', 10000), ',') || ']' AS text_is_short,
+	   idem_hash(body) = digest(idem_canonical(body), 'sha256') AS hash_is_right
+  FROM big;
+
+--
+-- 3. Strings
+--
+
+-- what is escaped, and how
+SELECT string_agg(idem_canonical(to_jsonb(chr(c))), ' ' ORDER BY c) FROM generate_series(1, 34) AS c;
+SELECT string_agg(idem_canonical(to_jsonb(chr(c))), ' ' ORDER BY c) FROM generate_series(35, 126) AS c;
+
+-- all else stands for itself, unchanged
+SELECT n, idem_canonical(('"' || spelling || '"')::jsonb) = '"' || expected || '"' AS as_expected
+  FROM (VALUES
+	('solidus', '\/', '/'),
+	('DEL', '\u007f', E'\u007f'),
+	('C1 control', '\u0080', E'\u0080'),
+	('line separator', '\u2028', E'\u2028'),
+	('paragraph separator', '\u2029', E'\u2029'),
+	('byte-order mark', '\ufeff', E'\ufeff'),
+	('noncharacter', '\uffff', E'\uffff'),
+	('surrogate pair', '\ud83d\ude02', E'\U0001F602'),
+	('last code point', '\udbff\udfff', E'\U0010FFFF'),
+	('composed', '\u00c5', E'\u00c5'),
+	('not composed', 'A\u030a', E'A\u030a'),
+	('upper-case escape', '\u001F\u00E9', E'\\u001f\u00e9'),
+	('markup', '</script>', '</script>')) AS t(n, spelling, expected);
+SELECT idem_hash('"\u00c5"') <> idem_hash('"A\u030a"') AS not_normalised;
+
+-- strings around the size of the buffers, plain and all escapes
+SELECT count(*) AS wrong
+  FROM generate_series(1000, 1050) AS n,
+	   LATERAL (VALUES (repeat('x', n)), (repeat(E'\u0001', n)), (repeat(E'\u20ac', n)),
+					   (repeat('x', n) || E'\n' || repeat('y', n))) AS t(s),
+	   LATERAL (SELECT to_jsonb(s) AS body) AS b
+ WHERE idem_canonical(body) <> to_json(s)::text
+	OR idem_hash(body) <> digest(to_json(s)::text, 'sha256');
+
+--
+-- 4. Order of names
+--
+
+-- by UTF-16 code units; the values name them in the order they come out
+SELECT string_agg(m[1], ' ' ORDER BY n)
+  FROM regexp_matches(idem_canonical(
+	'{"\ufb33":"U+FB33", "\ud83d\ude02":"U+1F602", "\uffff":"U+FFFF", "\ue000":"U+E000",
+	  "\ud800\udc00":"U+10000", "\udbff\udfff":"U+10FFFF", "\ud7ff":"U+D7FF", "\u20ac":"U+20AC",
+	  "\u00e9":"U+00E9", "\u007f":"U+007F", "a":"a", "aa":"aa", "b":"b", "A":"A", "":"empty",
+	  "1":"1", "10":"10", "2":"2", "a\u0001":"a,U+0001", "\u0001":"U+0001", "\ufb33a":"U+FB33,a",
+	  "\ud83d\ude02a":"U+1F602,a", "\ud83d\ude03":"U+1F603", "e\u0301":"e,U+0301"}'),
+	':"([^"]*)"', 'g') WITH ORDINALITY AS r(m, n);
+
+-- names that share a long beginning, and a wide object
+SELECT idem_canonical(jsonb_build_object(
+	repeat('k', 300) || 'b', 1, repeat('k', 300) || 'a', 2, repeat('k', 299), 3)) =
+	format('{"%s":3,"%sa":2,"%sb":1}', repeat('k', 299), repeat('k', 300), repeat('k', 300)) AS long_names;
+SELECT idem_canonical(jsonb_object_agg('k' || n, n)) =
+	   '{' || string_agg(format('"k%s":%s', n, n), ',' ORDER BY ('k' || n) COLLATE "C") || '}' AS wide
+  FROM generate_series(1, 20000) AS n;
+
+--
+-- 5. Depth
+--
+CREATE FUNCTION nested(opening text, inner_text text, closing text, levels int) RETURNS jsonb
+	LANGUAGE sql IMMUTABLE
+	RETURN (repeat(opening, levels) || inner_text || repeat(closing, levels))::jsonb;
+
+SELECT length(idem_canonical(nested('[', '', ']', 1000))) AS arrays,
+	   length(idem_canonical(nested('{"a":', '1', '}', 1000))) AS objects,
+	   length(idem_canonical(nested('[{"a":', '1', '}]', 500))) AS both;
+SELECT idem_hash(nested('[', '1', ']', 1000)) = sha256((repeat('[', 1000) || '1' || repeat(']', 1000))::bytea) AS hash;
+SELECT idem_hash(nested('[', '', ']', 1001));
+SELECT idem_canonical(nested('{"a":', '1', '}', 1001));
+\set VERBOSITY sqlstate
+SELECT idem_hash(nested('[{"a":', '[]', '}]', 500));
+SELECT idem_hash(nested('[', '', ']', 5000));
+\set VERBOSITY default
+
+-- what is wide is not deep
+SELECT length(idem_canonical(('[' || rtrim(repeat('[{}],', 5000), ',') || ']')::jsonb)) AS siblings;
+
+--
+-- 6. The vectors of RFC 8785's author (test/data/jcs)
+--
+CREATE TABLE vector (name text, input text, output text);
+INSERT INTO vector VALUES
+	('arrays',
+	 E'[\n  56,\n  {\n    "d": true,\n    "10": null,\n    "1": [ ]\n  }\n]\n',
+	 E'[56,{"1":[],"10":null,"d":true}]'),
+	('french',
+	 E'{\n  "peach": "This sorting order",\n  "p\u00e9ch\u00e9": "is wrong according to French",\n  "p\u00eache": "but canonicalization MUST",\n  "sin":   "ignore locale"\n}\n',
+	 E'{"peach":"This sorting order","p\u00e9ch\u00e9":"is wrong according to French","p\u00eache":"but canonicalization MUST","sin":"ignore locale"}'),
+	('structures',
+	 E'{\n  "1": {"f": {"f": "hi","F": 5} ,"\\n": 56.0},\n  "10": { },\n  "": "empty",\n  "a": { },\n  "111": [ {"e": "yes","E": "no" } ],\n  "A": { }\n}',
+	 E'{"":"empty","1":{"\\n":56,"f":{"F":5,"f":"hi"}},"10":{},"111":[{"E":"no","e":"yes"}],"A":{},"a":{}}'),
+	('unicode',
+	 E'{\n  "Unnormalized Unicode":"A\\u030a"\n}\n',
+	 E'{"Unnormalized Unicode":"A\u030a"}'),
+	('values',
+	 E'{\n  "numbers": [333333333.33333329, 1E30, 4.50, 2e-3, 0.000000000000000000000000001],\n  "string": "\\u20ac$\\u000F\\u000aA''\\u0042\\u0022\\u005c\\\\\\"\\/",\n  "literals": [null, true, false]\n}',
+	 E'{"literals":[null,true,false],"numbers":[333333333.3333333,1e+30,4.5,0.002,1e-27],"string":"\u20ac$\\u000f\\nA''B\\"\\\\\\\\\\"/"}'),
+	('weird',
+	 E'{\n  "\\u20ac": "Euro Sign",\n  "\\r": "Carriage Return",\n  "\\u000a": "Newline",\n  "1": "One",\n  "\\u0080": "Control\\u007f",\n  "\\ud83d\\ude02": "Smiley",\n  "\\u00f6": "Latin Small Letter O With Diaeresis",\n  "\\ufb33": "Hebrew Letter Dalet With Dagesh",\n  "</script>": "Browser Challenge"\n}\n',
+	 E'{"\\n":"Newline","\\r":"Carriage Return","1":"One","</script>":"Browser Challenge","\u0080":"Control\u007f","\u00f6":"Latin Small Letter O With Diaeresis","\u20ac":"Euro Sign","\U0001f602":"Smiley","\ufb33":"Hebrew Letter Dalet With Dagesh"}');
+
+-- the literals above are the files, byte for byte
+SELECT name, 'input' AS folder, encode(digest(convert_to(input, 'UTF8'), 'sha256'), 'hex') AS sha256 FROM vector
+UNION ALL
+SELECT name, 'output', encode(digest(convert_to(output, 'UTF8'), 'sha256'), 'hex') FROM vector
+ORDER BY folder, name;
+
+-- all but one number of "values"
+SELECT name, idem_canonical(input::jsonb) = output AS text_equal,
+	   idem_hash(input::jsonb) = digest(convert_to(output, 'UTF8'), 'sha256') AS hash_equal
+  FROM vector ORDER BY name;
+
+-- that number, which RFC 8785 rounds to a double, and nothing besides
+SELECT idem_canonical(input::jsonb) =
+	   replace(output, '333333333.3333333,', '333333333.33333329,') AS differs_in_one_number
+  FROM vector WHERE name = 'values';
+
+-- an output read again is its own canonical text
+SELECT count(*) FROM vector WHERE idem_canonical(output::jsonb) = output;
+
+--
+-- 7. Random documents against a second writer of the same form
+--
+
+-- a name as its UTF-16 code units
+CREATE FUNCTION utf16(name text) RETURNS int[] LANGUAGE sql IMMUTABLE
+BEGIN ATOMIC
+	SELECT coalesce(array_agg(unit ORDER BY n, half), '{}')
+	  FROM regexp_split_to_table(name, '') WITH ORDINALITY AS c(ch, n),
+		   LATERAL (SELECT ascii(ch) AS code) AS p,
+		   LATERAL (SELECT 1, code WHERE code < 65536
+					UNION ALL SELECT 1, 55296 + ((code - 65536) >> 10) WHERE code >= 65536
+					UNION ALL SELECT 2, 56320 + ((code - 65536) & 1023) WHERE code >= 65536) AS u(half, unit)
+	 WHERE ch <> '';
+END;
+
+-- a number, by way of its decimal text
+CREATE FUNCTION oracle_number(value numeric) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+	plain text := trim_scale(abs(value))::text;
+	whole text := split_part(plain, '.', 1);
+	all_digits text := whole || split_part(plain, '.', 2);
+	digits text := trim(BOTH '0' FROM all_digits);
+	k int := length(digits);
+	point int := length(whole) - (length(all_digits) - length(ltrim(all_digits, '0')));
+BEGIN
+	RETURN CASE WHEN value < 0 THEN '-' ELSE '' END || CASE
+		WHEN k = 0 THEN '0'
+		WHEN point BETWEEN k AND 21 THEN rpad(digits, point, '0')
+		WHEN point BETWEEN 1 AND 21 THEN left(digits, point) || '.' || substr(digits, point + 1)
+		WHEN point BETWEEN -5 AND 0 THEN '0.' || repeat('0', -point) || digits
+		ELSE left(digits, 1) || CASE WHEN k > 1 THEN '.' ELSE '' END || substr(digits, 2)
+			|| 'e' || to_char(point - 1, 'FMSG999990')
+		END;
+END
+$$;
+
+CREATE FUNCTION oracle(doc jsonb) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+	RETURN CASE jsonb_typeof(doc)
+		WHEN 'object' THEN
+			(SELECT '{' || coalesce(string_agg(to_json(key)::text || ':' || oracle(value), ','
+											   ORDER BY utf16(key)), '') || '}'
+			   FROM jsonb_each(doc))
+		WHEN 'array' THEN
+			(SELECT '[' || coalesce(string_agg(oracle(value), ',' ORDER BY n), '') || ']'
+			   FROM jsonb_array_elements(doc) WITH ORDINALITY AS e(value, n))
+		WHEN 'string' THEN to_json(doc #>> '{}')::text
+		WHEN 'number' THEN oracle_number((doc #>> '{}')::numeric)
+		ELSE doc::text
+		END;
+END
+$$;
+
+CREATE FUNCTION random_int(low int, high int) RETURNS int LANGUAGE sql VOLATILE
+	RETURN low + floor(random() * (high - low + 1))::int;
+
+CREATE FUNCTION pick(choices text[]) RETURNS text LANGUAGE sql VOLATILE
+	RETURN choices[random_int(1, array_length(choices, 1))];
+
+CREATE FUNCTION random_string() RETURNS text LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+	s text := '';
+BEGIN
+	FOR i IN 1 .. random_int(0, 4) LOOP
+		s := s || pick(ARRAY['a', 'b', 'A', '0', ' ', '/', '"', '\', E'\u0001', E'\u001f', E'\n', E'\t',
+			E'\u007f', E'\u0080', E'\u00e9', E'\u0301', E'\u20ac', E'\u2028', E'\ud7ff', E'\ue000',
+			E'\ufb33', E'\uffff', E'\U00010000', E'\U0001F602', E'\U0010FFFF']);
+	END LOOP;
+	RETURN s;
+END
+$$;
+
+-- 0 to 40 digits, the point somewhere among or outside of them
+CREATE FUNCTION random_number() RETURNS numeric LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+	s text := '';
+BEGIN
+	FOR i IN 1 .. random_int(0, pick('{1,3,17,40}')::int) LOOP
+		s := s || pick('{0,0,1,2,3,4,5,6,7,8,9,9}');
+	END LOOP;
+	RETURN (pick(ARRAY['', '-']) || '0' || s || 'e' || random_int(-45, 25))::numeric;
+END
+$$;
+
+CREATE FUNCTION random_doc(depth int) RETURNS jsonb LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+	kind int := random_int(1, CASE WHEN depth > 0 THEN 11 ELSE 6 END);
+	doc jsonb;
+BEGIN
+	IF kind <= 2 THEN RETURN to_jsonb(random_number()); END IF;
+	IF kind <= 4 THEN RETURN to_jsonb(random_string()); END IF;
+	IF kind <= 6 THEN RETURN pick('{null,true,false}')::jsonb; END IF;
+	IF kind <= 8 THEN
+		doc := '[]';
+		FOR i IN 1 .. random_int(0, 4) LOOP
+			doc := doc || jsonb_build_array(random_doc(depth - 1));
+		END LOOP;
+		RETURN doc;
+	END IF;
+	doc := '{}';
+	FOR i IN 1 .. random_int(0, 6) LOOP
+		doc := doc || jsonb_build_object(random_string(), random_doc(depth - 1));
+	END LOOP;
+	RETURN doc;
+END
+$$;
+
+-- the same value in another spelling: white space, order of names, escapes, exponents
+CREATE FUNCTION spell_string(s text) RETURNS text LANGUAGE sql VOLATILE
+BEGIN ATOMIC
+	SELECT '"' || coalesce(string_agg(
+			CASE WHEN random() < 0.5 THEN substr(to_json(ch)::text, 2, length(to_json(ch)::text) - 2)
+				 ELSE (SELECT string_agg('\u' || lpad(CASE WHEN random() < 0.5 THEN to_hex(unit)
+														   ELSE upper(to_hex(unit)) END, 4, '0'), '' ORDER BY h)
+						 FROM unnest(utf16(ch)) WITH ORDINALITY AS u(unit, h)) END, '' ORDER BY n), '') || '"'
+	  FROM regexp_split_to_table(s, '') WITH ORDINALITY AS c(ch, n) WHERE ch <> '';
+END;
+
+CREATE FUNCTION spell_number(value numeric) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+	shift int := random_int(-30, 30);
+	s text := (value * ('1e' || shift)::numeric)::text;
+BEGIN
+	IF random() < 0.5 THEN
+		s := s || CASE WHEN s LIKE '%.%' THEN '000' ELSE '.00' END;
+	END IF;
+	IF value = 0 AND random() < 0.5 THEN
+		s := '-' || s;
+	END IF;
+	RETURN s || pick('{e,E}') || CASE WHEN shift <= 0 AND random() < 0.5 THEN '+' ELSE '' END || -shift;
+END
+$$;
+
+CREATE FUNCTION spell(doc jsonb) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+	gap text := pick(ARRAY['', ' ', E'\t', E'\r\n  ']);
+BEGIN
+	RETURN gap || CASE jsonb_typeof(doc)
+		WHEN 'object' THEN
+			(SELECT '{' || coalesce(string_agg(gap || spell_string(key) || gap || ':' || spell(value), ','
+											   ORDER BY random()), gap) || '}'
+			   FROM jsonb_each(doc))
+		WHEN 'array' THEN
+			(SELECT '[' || coalesce(string_agg(spell(value), ',' ORDER BY n), gap) || ']'
+			   FROM jsonb_array_elements(doc) WITH ORDINALITY AS e(value, n))
+		WHEN 'string' THEN spell_string(doc #>> '{}')
+		WHEN 'number' THEN spell_number((doc #>> '{}')::numeric)
+		ELSE doc::text
+		END || gap;
+END
+$$;
+
+-- another value: one thing in it is changed
+CREATE FUNCTION change(doc jsonb) RETURNS jsonb LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+	key text;
+	at int;
+BEGIN
+	CASE jsonb_typeof(doc)
+		WHEN 'object' THEN
+			SELECT k INTO key FROM jsonb_object_keys(doc) AS k ORDER BY random() LIMIT 1;
+			RETURN CASE
+				WHEN key IS NULL OR random() < 0.2 THEN doc || jsonb_build_object(coalesce(key, '') || 'new name', NULL)
+				WHEN random() < 0.2 THEN doc - key
+				ELSE doc || jsonb_build_object(key, change(doc -> key)) END;
+		WHEN 'array' THEN
+			at := random_int(0, jsonb_array_length(doc) - 1);
+			RETURN CASE
+				WHEN doc = '[]' OR random() < 0.2 THEN doc || '[null]'
+				WHEN random() < 0.2 THEN doc - at
+				ELSE jsonb_set(doc, ARRAY[at::text], change(doc -> at)) END;
+		WHEN 'string' THEN
+			RETURN to_jsonb((doc #>> '{}') || pick(ARRAY[' ', 'x', E'\u0301']));
+		WHEN 'number' THEN
+			RETURN to_jsonb((doc #>> '{}')::numeric + ('1e' || random_int(-60, 60))::numeric);
+		ELSE
+			RETURN CASE WHEN doc = 'true' THEN 'false' ELSE 'true' END;
+	END CASE;
+END
+$$;
+
+SELECT setseed(0.8785);
+CREATE TABLE doc AS
+SELECT n, random_doc(3) AS body FROM generate_series(1, 1500) AS n;
+CREATE TABLE spelling AS
+SELECT n, body, spell(body) AS spelling FROM doc, generate_series(1, 3);
+CREATE TABLE changed AS
+SELECT n, body, change(body) AS other FROM doc;
+
+-- the second writer agrees, and pgcrypto hashes the text to the same
+SELECT count(*) AS wrong FROM doc WHERE idem_canonical(body) <> oracle(body);
+SELECT count(*) AS wrong FROM doc
+ WHERE idem_hash(body) <> digest(convert_to(idem_canonical(body), 'UTF8'), 'sha256');
+
+-- read again, the text is the same value and the same text
+SELECT count(*) AS wrong FROM doc
+ WHERE idem_canonical(body)::jsonb <> body
+	OR idem_canonical(idem_canonical(body)::jsonb) <> idem_canonical(body);
+
+-- no other spelling changes the hash, any other value does
+SELECT count(*) AS bad_test FROM spelling WHERE spelling::jsonb <> body;
+SELECT count(*) AS wrong FROM spelling WHERE idem_hash(spelling::jsonb) <> idem_hash(body);
+SELECT count(*) AS bad_test FROM changed WHERE other = body;
+SELECT count(*) AS wrong FROM changed WHERE idem_hash(other) = idem_hash(body);
+SELECT count(DISTINCT body) > 800 AS enough_values,
+	   count(DISTINCT body) = count(DISTINCT idem_hash(body)) AS one_hash_per_value
+  FROM (SELECT body FROM doc UNION ALL SELECT other FROM changed) AS t;
+
+-- numbers alone, more of them
+SELECT count(*) AS wrong
+  FROM (SELECT random_number() AS value FROM generate_series(1, 5000)) AS r
+ WHERE idem_canonical(to_jsonb(value)) <> oracle_number(value)
+	OR idem_hash(spell_number(value)::jsonb) <> sha256(oracle_number(value)::bytea);
+
+--
+-- 8. In a generated column and a unique index
+--
+CREATE TABLE request (
+	body jsonb,
+	hash bytea GENERATED ALWAYS AS (idem_hash(body)) STORED
+);
+CREATE UNIQUE INDEX request_hash_idx ON request (idem_hash(body));
+INSERT INTO request VALUES ('{"amount": 10.50, "currency": "INR"}'), ('{"amount": 10.51, "currency": "INR"}');
+\set VERBOSITY terse
+INSERT INTO request VALUES ('{"currency": "INR", "amount": 105e-1}');
+\set VERBOSITY default
+SELECT body, hash = idem_hash(body) AS hash_matches FROM request ORDER BY body;
+SET enable_seqscan = off;
+SET enable_bitmapscan = off;
+EXPLAIN (COSTS OFF) SELECT * FROM request WHERE idem_hash(body) = idem_hash('{"currency":"INR","amount":10.5}');
+SELECT body FROM request WHERE idem_hash(body) = idem_hash('{"currency":"INR","amount":10.5}');
+RESET enable_seqscan;
+RESET enable_bitmapscan;
+
+-- a value that is stored compressed and out of line
+CREATE TABLE toasted AS
+SELECT jsonb_object_agg('k' || n, repeat(md5(n::text), 20)) AS body FROM generate_series(1, 500) AS n;
+SELECT pg_column_size(body) < length(body::text) AS compressed,
+	   idem_hash(body) = digest(oracle(body), 'sha256') AS hash_is_right
+  FROM toasted;
+
+--
+-- 9. Databases that are not UTF-8
+--
+-- The hash is that of the UTF-8 text, or there is none.
+--
+\set utf8_database :DBNAME
+SELECT idem_hash('{"\u00fc":1,"z":"\u00e9\n","\u00df":[]}') AS latin_hash,
+	   idem_hash('{"\uff21":1,"\u3042":2,"\u4e9c":"\u3042\u0001","a":3}') AS japanese_hash \gset
+DROP DATABASE IF EXISTS regression_idem_latin1;
+DROP DATABASE IF EXISTS regression_idem_euc_jp;
+DROP DATABASE IF EXISTS regression_idem_sql_ascii;
+DROP DATABASE IF EXISTS regression_idem_win1252;
+CREATE DATABASE regression_idem_latin1 ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0;
+CREATE DATABASE regression_idem_euc_jp ENCODING 'EUC_JP' LOCALE 'C' TEMPLATE template0;
+CREATE DATABASE regression_idem_sql_ascii ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0;
+CREATE DATABASE regression_idem_win1252 ENCODING 'WIN1252' LOCALE 'C' TEMPLATE template0;
+
+\c regression_idem_latin1
+SET client_min_messages = warning;
+CREATE EXTENSION idem CASCADE;
+SELECT idem_hash(body) = :'latin_hash' AS hash_of_utf8,
+	   digest(convert_to(idem_canonical(body), 'UTF8'), 'sha256') = :'latin_hash' AS text_of_utf8,
+	   encode(convert_to(idem_canonical(body), 'LATIN1'), 'escape') AS bytes_here
+  FROM (VALUES ('{"\u00fc":1,"z":"\u00e9\n","\u00df":[]}'::jsonb)) AS t(body);
+SELECT idem_canonical('{"b":1.0,"a":"plain"}');
+SELECT octet_length(idem_canonical(to_jsonb(repeat(chr(233), 100000)))) AS octets_here,
+	   idem_hash(to_jsonb(repeat(chr(233), 100000))) =
+	   digest('"' || repeat(chr(233), 100000) || '"', 'sha256') AS hash_of_latin1,
+	   idem_hash(to_jsonb(repeat(chr(233), 100000))) =
+	   digest(convert_to('"' || repeat(chr(233), 100000) || '"', 'UTF8'), 'sha256') AS hash_of_utf8;
+
+-- the order of names is that of UTF-16, not that of the bytes here
+\c regression_idem_euc_jp
+SET client_min_messages = warning;
+CREATE EXTENSION idem CASCADE;
+SELECT idem_hash(body) = :'japanese_hash' AS hash_of_utf8,
+	   digest(convert_to(idem_canonical(body), 'UTF8'), 'sha256') = :'japanese_hash' AS text_of_utf8,
+	   convert_to(idem_canonical(body), 'EUC_JP') AS bytes_here
+  FROM (VALUES ('{"\uff21":1,"\u3042":2,"\u4e9c":"\u3042\u0001","a":3}'::jsonb)) AS t(body);
+
+-- bytes without a declared encoding: valid UTF-8 is taken as that
+\c regression_idem_sql_ascii
+SET client_min_messages = warning;
+CREATE EXTENSION idem CASCADE;
+SELECT idem_hash(body) = :'latin_hash' AS hash_of_utf8,
+	   digest(idem_canonical(body), 'sha256') = :'latin_hash' AS text_of_utf8
+  FROM (SELECT jsonb_build_object(convert_from('\xc3bc', 'SQL_ASCII'), 1,
+								  'z', convert_from('\xc3a90a', 'SQL_ASCII'),
+								  convert_from('\xc39f', 'SQL_ASCII'), '[]'::jsonb) AS body) AS t;
+SELECT idem_canonical('{"b":1.0,"a":"plain"}');
+SELECT idem_hash(to_jsonb(convert_from('\xe9', 'SQL_ASCII')));
+SELECT idem_canonical(jsonb_build_object(convert_from('\xe9', 'SQL_ASCII'), 1));
+\set VERBOSITY sqlstate
+SELECT idem_hash(to_jsonb(convert_from('\xeda080', 'SQL_ASCII')));
+\set VERBOSITY default
+
+-- a byte that stands for no character
+\c regression_idem_win1252
+SET client_min_messages = warning;
+CREATE EXTENSION idem CASCADE;
+SELECT idem_hash(to_jsonb(convert_from('\x80', 'WIN1252'))) = sha256('\x22e282ac22') AS euro_sign;
+SELECT idem_hash(to_jsonb(convert_from('\x6181', 'WIN1252')));
+SELECT idem_canonical(jsonb_build_object('a', jsonb_build_array(convert_from('\x6181', 'WIN1252'))));
+
+\c :utf8_database
+SET client_min_messages = warning;
+DROP DATABASE regression_idem_latin1;
+DROP DATABASE regression_idem_euc_jp;
+DROP DATABASE regression_idem_sql_ascii;
+DROP DATABASE regression_idem_win1252;
+DROP SCHEMA canonical_test CASCADE;
