@@ -93,9 +93,11 @@ now_usec(void)
 static void
 note_error(const char *text)
 {
+	TimestampTz now = GetCurrentTimestamp();
+
 	SpinLockAcquire(&relay->mutex);
 	strlcpy(relay->last_error, text, sizeof(relay->last_error));
-	relay->last_error_at = GetCurrentTimestamp();
+	relay->last_error_at = now;
 	SpinLockRelease(&relay->mutex);
 }
 
@@ -252,7 +254,7 @@ produce_row(void *arg, RelayRow *row, const RelayRecord *record)
 			}
 			break;
 	}
-	reading->next = row->seq + 1;
+	reading->next = row->seq < RELAY_SEQ_MAX ? row->seq + 1 : row->seq;
 	return true;
 }
 
@@ -369,12 +371,13 @@ read_and_produce(void *arg)
 static void
 mark_acknowledged(void *arg)
 {
-	const RelayEntry **entries = palloc(sizeof(RelayEntry *) * RELAY_WINDOW_ROWS);
+	const RelayEntry **entries;
 	int		   *marked = arg;
 	int			missing = 0;
 
 	IDEM_TEST_POINT("relay-before-mark");
 	relay_outbox_begin();
+	entries = palloc(sizeof(RelayEntry *) * RELAY_WINDOW_ROWS);
 	if (check_extension())
 	{
 		for (int leaf = 0; leaf < RELAY_LEAVES; leaf++)
@@ -388,7 +391,6 @@ mark_acknowledged(void *arg)
 		*marked = rules.acknowledged - missing;
 	}
 	relay_outbox_end();
-	pfree(entries);
 
 	if (missing > 0)
 		ereport(LOG,
@@ -492,6 +494,7 @@ static void
 mark(void)
 {
 	int			marked = 0;
+	TimestampTz now;
 
 	if (!relay_rules_mark_due(&rules, now_usec()))
 		return;
@@ -501,9 +504,10 @@ mark(void)
 		return;
 	}
 	relay_rules_marked(&rules);
+	now = GetCurrentTimestamp();
 	SpinLockAcquire(&relay->mutex);
 	relay->published += marked;
-	relay->last_published_at = GetCurrentTimestamp();
+	relay->last_published_at = now;
 	SpinLockRelease(&relay->mutex);
 }
 
@@ -611,6 +615,7 @@ attach(int index)
 	before_shmem_exit(on_exit_worker, 0);
 }
 
+/* Connects, and pins what the worker's statements count on. */
 static void
 connect_database(void)
 {
@@ -663,6 +668,8 @@ make_wait_set(void)
 void
 relay_main(Datum arg)
 {
+	MemoryContext turn;
+
 	pqsignal(SIGTERM, die);
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	BackgroundWorkerUnblockSignals();
@@ -674,8 +681,12 @@ relay_main(Datum arg)
 	make_wait_set();
 	pgstat_report_activity(STATE_IDLE, NULL);
 
+	/* each turn of the loop works in a context of its own */
+	turn = AllocSetContextCreate(TopMemoryContext, "idem relay turn", ALLOCSET_DEFAULT_SIZES);
 	for (;;)
 	{
+		MemoryContextReset(turn);
+		MemoryContextSwitchTo(turn);
 		reload();
 		hear_commits();
 		hear_kafka();

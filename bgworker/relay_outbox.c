@@ -42,7 +42,7 @@
 #define READ_ROWS \
 	"SELECT ctid, seq, event_id, topic, partition_key, event_type, aggregate_id," \
 	" payload, payload_bytes, headers, created_at FROM ONLY idem.outbox_%02d" \
-	" WHERE seq >= $1 AND seq < $2 AND published_at IS NULL AND parked_at IS NULL" \
+	" WHERE seq BETWEEN $1 AND $2 AND published_at IS NULL AND parked_at IS NULL" \
 	" ORDER BY seq LIMIT $3"
 
 #define FIRST_ROW \
@@ -364,7 +364,7 @@ relay_outbox_read(const RelayRead *read, const char *source, RelayRowSink sink, 
 	MemoryContext old_context;
 
 	values[0] = Int64GetDatum(read->from);
-	values[1] = Int64GetDatum(read->below);
+	values[1] = Int64GetDatum(read->upto);
 	values[2] = Int32GetDatum(read->limit);
 	run(plans, READ_ROWS, read->leaf, 3, types, values, true, SPI_OK_SELECT);
 	n = (int) SPI_processed;

@@ -107,6 +107,12 @@ entry_of(const RelayRules *rules, uint64_t ticket)
 
 /* ---- positions ---- */
 
+static int64_t
+later(int64_t a, int64_t b)
+{
+	return a > b ? a : b;
+}
+
 static void
 lower_position(RelayLeaf *leaf, int64_t seq)
 {
@@ -239,10 +245,8 @@ relay_rules_next_read(const RelayRules *rules, RelayRead *read)
 	*read = (RelayRead) {lowest, rules->leaf[lowest].position, RELAY_SEQ_MAX, RELAY_READ_ROWS, false};
 	for (int i = 0; i < RELAY_LEAVES; i++)
 		if (i != lowest && rules->leaf[i].state == RELAY_LEAF_DIRTY &&
-			rules->leaf[i].position < read->below)
-			read->below = rules->leaf[i].position;
-	if (read->below <= read->from)
-		read->below = read->from + 1;
+			rules->leaf[i].position <= read->upto)
+			read->upto = later(rules->leaf[i].position - 1, read->from);
 	return true;
 }
 
@@ -258,7 +262,7 @@ relay_rules_late_read(const RelayRules *rules, int leaf, int64_t seq, RelayRead 
 
 	if (l->state == RELAY_LEAF_UNREAD || (l->state == RELAY_LEAF_DIRTY && l->position <= seq))
 		return false;
-	*read = (RelayRead) {leaf, seq, l->state == RELAY_LEAF_DIRTY ? l->position : RELAY_SEQ_MAX,
+	*read = (RelayRead) {leaf, seq, l->state == RELAY_LEAF_DIRTY ? l->position - 1 : RELAY_SEQ_MAX,
 	RELAY_READ_ROWS, false};
 	return true;
 }
@@ -305,8 +309,8 @@ relay_rules_read_done(RelayRules *rules, const RelayRead *read, bool complete, i
 
 	if (!complete)
 		leaf->position = next;
-	else if (read->below != RELAY_SEQ_MAX)
-		leaf->position = read->below;
+	else if (read->upto != RELAY_SEQ_MAX)
+		leaf->position = read->upto + 1;
 	else
 		leaf->state = RELAY_LEAF_CLEAN;
 }

@@ -104,12 +104,12 @@ typedef struct RelayRules
 	int64_t		backoff;
 } RelayRules;
 
-/* a read to do: rows of a leaf with from <= seq < below, in order of seq */
+/* a read to do: rows of a leaf with from <= seq <= upto, in order of seq */
 typedef struct RelayRead
 {
 	int			leaf;
 	int64_t		from;
-	int64_t		below;
+	int64_t		upto;
 	int			limit;
 	bool		peek;			/* only find the first */
 } RelayRead;

@@ -40,6 +40,20 @@ split_databases(const char *value, bool *ok)
 	return *ok ? names : NIL;
 }
 
+/* A name that stands in a list twice, or NULL. */
+static const char *
+repeated_name(List *names)
+{
+	ListCell   *one;
+	ListCell   *other;
+
+	foreach(one, names)
+		for_each_from(other, names, foreach_current_index(one) + 1)
+			if (strcmp(lfirst(one), lfirst(other)) == 0)
+				return lfirst(one);
+	return NULL;
+}
+
 /* The databases of idem.databases, as a list of C strings. */
 List *
 idem_database_list(void)
@@ -69,6 +83,12 @@ check_databases(char **newval, void **extra, GucSource source)
 	{
 		GUC_check_errdetail("The list has %d names; at most %d are possible.",
 							list_length(names), IDEM_MAX_DATABASES);
+		return false;
+	}
+	if (repeated_name(names) != NULL)
+	{
+		/* two workers would publish every event twice */
+		GUC_check_errdetail("\"%s\" stands in the list twice.", repeated_name(names));
 		return false;
 	}
 	return true;

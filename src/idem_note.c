@@ -218,7 +218,9 @@ PG_FUNCTION_INFO_V1(idem_relay_sweep);
 Datum
 idem_relay_sweep(PG_FUNCTION_ARGS)
 {
+	IdemRelay  *relay = idem_my_relay();
+
 	(void) fcinfo;
 	noted_sweep = true;
-	PG_RETURN_BOOL(idem_my_relay() != NULL);
+	PG_RETURN_BOOL(relay != NULL && relay->pid != 0);
 }
