@@ -20,9 +20,12 @@
  */
 #include "postgres.h"
 
+#include <unistd.h>
+
 #include "access/xact.h"
 #include "commands/dbcommands.h"
 #include "fmgr.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "portability/instr_time.h"
@@ -56,7 +59,12 @@ static const char *const pinned_settings[][2] = {
 	{"statement_timeout", "0"},
 	{"lock_timeout", "1s"},		/* a lock on the outbox delays marks, and holds up nothing else */
 	{"synchronous_commit", "local"},	/* a mark lost in a crash would be a repeat */
-	{"enable_seqscan", "off"},	/* by seq, or by ctid: no statement needs more */
+	{"deadlock_timeout", "100ms"},	/* the worker gives way, and tries again */
+	{"plan_cache_mode", "force_generic_plan"},	/* by seq, or by ctid: no statement needs more */
+	{"enable_nestloop", "on"},
+	{"enable_indexscan", "on"},
+	{"enable_tidscan", "on"},
+	{"enable_seqscan", "off"},
 	{"enable_bitmapscan", "off"},
 	{"enable_sort", "off"},
 	{"enable_hashjoin", "off"},
@@ -94,9 +102,11 @@ static void
 note_error(const char *text)
 {
 	TimestampTz now = GetCurrentTimestamp();
+	int			len = pg_mbcliplen(text, strlen(text), sizeof(relay->last_error) - 1);
 
 	SpinLockAcquire(&relay->mutex);
-	strlcpy(relay->last_error, text, sizeof(relay->last_error));
+	memcpy(relay->last_error, text, len);
+	relay->last_error[len] = '\0';
 	relay->last_error_at = now;
 	SpinLockRelease(&relay->mutex);
 }
@@ -200,18 +210,20 @@ attempt(void (*work) (void *), void *arg)
 }
 
 /*
- * Looks whether the extension is there.  If it is another one than before, all
- * that is known of its tables is void; a row on its way must not mark one of
- * the new tables.
+ * Begins a transaction; whether the extension is there.  If it is another one
+ * than before, all that is known of its tables is void; a row on its way must
+ * not mark one of the new tables.
  */
 static bool
-check_extension(void)
+begin(void)
 {
-	Oid			found = relay_outbox_extension();
+	Oid			found = relay_outbox_begin();
 
 	if (found != extension)
 		relay_rules_forget(&rules);
 	extension = found;
+	if (!OidIsValid(found))
+		relay_rules_nothing(&rules);
 	return OidIsValid(found);
 }
 
@@ -351,8 +363,7 @@ read_and_produce(void *arg)
 	int64		next;
 
 	(void) arg;
-	relay_outbox_begin();
-	if (check_extension() && produce_late_rows() && relay_rules_next_read(&rules, &read))
+	if (begin() && produce_late_rows() && relay_rules_next_read(&rules, &read))
 	{
 		if (read.peek)
 			peek(&read);
@@ -367,34 +378,48 @@ read_and_produce(void *arg)
 	IDEM_TEST_POINT("relay-produced");
 }
 
-/* Marks what Kafka has acknowledged, all leaves in one transaction. */
-static void
-mark_acknowledged(void *arg)
+/* a mark under way */
+typedef struct Marking
 {
+	int			leaf;
+	int			marked;
+	int			missing;
+} Marking;
+
+/* Marks what Kafka has acknowledged of one leaf. */
+static void
+mark_leaf(void *arg)
+{
+	Marking    *marking = arg;
 	const RelayEntry **entries;
-	int		   *marked = arg;
-	int			missing = 0;
+	int			n = 0;
 
-	IDEM_TEST_POINT("relay-before-mark");
-	relay_outbox_begin();
-	entries = palloc(sizeof(RelayEntry *) * RELAY_WINDOW_ROWS);
-	if (check_extension())
+	if (begin())
 	{
-		for (int leaf = 0; leaf < RELAY_LEAVES; leaf++)
-		{
-			int			n = relay_rules_to_mark(&rules, leaf, entries);
-
-			if (n > 0)
-				missing += relay_outbox_mark(leaf, entries, n);
-		}
+		entries = palloc(sizeof(RelayEntry *) * RELAY_WINDOW_ROWS);
+		n = relay_rules_to_mark(&rules, marking->leaf, entries);
+		if (n > 0)
+			marking->missing = relay_outbox_mark(marking->leaf, entries, n);
 		IDEM_TEST_POINT("relay-marked");
-		*marked = rules.acknowledged - missing;
 	}
 	relay_outbox_end();
+	marking->marked = n - marking->missing;
+}
 
-	if (missing > 0)
+/* Notes what was marked. */
+static void
+count_marks(const Marking *marking)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	SpinLockAcquire(&relay->mutex);
+	relay->published += marking->marked;
+	relay->last_published_at = now;
+	SpinLockRelease(&relay->mutex);
+
+	if (marking->missing > 0)
 		ereport(LOG,
-				(errmsg("idem relay: %d published events were not found to be marked", missing),
+				(errmsg("idem relay: %d published events were not found to be marked", marking->missing),
 				 errdetail("Their rows were deleted, changed or marked by another hand meanwhile.")));
 }
 
@@ -489,37 +514,44 @@ hear_kafka(void)
 		hear_event(&event);
 }
 
-/* Marks, if marks are due. */
+/* Marks, if marks are due: a transaction for each leaf. */
 static void
 mark(void)
 {
-	int			marked = 0;
-	TimestampTz now;
-
 	if (!relay_rules_mark_due(&rules, now_usec()))
 		return;
-	if (!attempt(mark_acknowledged, &marked))
+	IDEM_TEST_POINT("relay-before-mark");
+	for (int leaf = 0; leaf < IDEM_LEAVES; leaf++)
 	{
-		relay_rules_mark_failed(&rules, now_usec());
-		return;
+		Marking		marking = {leaf, 0, 0};
+
+		if (rules.leaf[leaf].acknowledged == 0)
+			continue;
+		if (!attempt(mark_leaf, &marking))
+		{
+			relay_rules_mark_failed(&rules, now_usec());
+			continue;
+		}
+		relay_rules_marked(&rules, leaf);
+		count_marks(&marking);
 	}
-	relay_rules_marked(&rules);
-	now = GetCurrentTimestamp();
-	SpinLockAcquire(&relay->mutex);
-	relay->published += marked;
-	relay->last_published_at = now;
-	SpinLockRelease(&relay->mutex);
 }
 
 /* Reads and produces once, if there is something to read.  True: there was. */
 static bool
 produce(void)
 {
+	RelayRow	row;
+
 	if (kafka == NULL || !relay_rules_wants_read(&rules, now_usec()))
 		return false;
-	if (!attempt(read_and_produce, NULL))
+	if (attempt(read_and_produce, NULL))
+		return true;
+	if (relay_outbox_broken_row(&row))
+		relay_rules_row_failed(&rules, &row, now_usec());
+	else
 		relay_rules_read_failed(&rules, now_usec());
-	return OidIsValid(extension);
+	return true;
 }
 
 /* Sleeps until there is something to do. */
@@ -590,9 +622,19 @@ on_exit_worker(int code, Datum arg)
 	relay->in_flight = 0;
 	SpinLockRelease(&relay->mutex);
 
-	if (kafka != NULL)
-		relay_kafka_close(kafka);
-	kafka = NULL;
+}
+
+/*
+ * The very last step.  The client library's threads are left to the kernel:
+ * ending them properly means to wait for them, and one may hang in a name
+ * look-up for as long as the resolver likes.  So the library's own exit handlers
+ * must not run either, with threads about.
+ */
+static void
+leave_threads(int code, Datum arg)
+{
+	(void) arg;
+	_exit(code);
 }
 
 /* Takes our place in shared memory, so that commits find us. */
@@ -613,6 +655,7 @@ attach(int index)
 	strlcpy(relay->librdkafka, relay_kafka_version(), sizeof(relay->librdkafka));
 	SpinLockRelease(&relay->mutex);
 	before_shmem_exit(on_exit_worker, 0);
+	on_proc_exit(leave_threads, 0);
 }
 
 /* Connects, and pins what the worker's statements count on. */
@@ -691,13 +734,13 @@ relay_main(Datum arg)
 		hear_commits();
 		hear_kafka();
 		leave_if_told();
+		QueryCancelPending = false; /* there is no query here to cancel */
 		CHECK_FOR_INTERRUPTS();
 		mark();
 		if (!produce())
 		{
 			publish_state();
-			sleep_until(OidIsValid(extension) && kafka != NULL
-						? relay_rules_wake_at(&rules) : RELAY_SEQ_MAX);
+			sleep_until(kafka != NULL ? relay_rules_wake_at(&rules) : RELAY_SEQ_MAX);
 		}
 	}
 }

@@ -136,28 +136,6 @@ relay_kafka_open(const char *brokers, const char *client_id, char *error, size_t
 	return kafka;
 }
 
-/* Ends a producer, without waiting for what is in flight. */
-void
-relay_kafka_close(RelayKafka *kafka)
-{
-	HASH_SEQ_STATUS scan;
-	TopicEntry *entry;
-
-	if (kafka->reports != NULL)
-		rd_kafka_event_destroy(kafka->reports);
-	rd_kafka_purge(kafka->rk, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT | RD_KAFKA_PURGE_F_NON_BLOCKING);
-	hash_seq_init(&scan, kafka->topics);
-	while ((entry = hash_seq_search(&scan)) != NULL)
-		rd_kafka_topic_destroy(entry->handle);
-	hash_destroy(kafka->topics);
-	rd_kafka_queue_io_event_enable(kafka->queue, -1, NULL, 0);
-	rd_kafka_queue_destroy(kafka->queue);
-	rd_kafka_destroy(kafka->rk);
-	close(kafka->pipe[0]);
-	close(kafka->pipe[1]);
-	pfree(kafka);
-}
-
 /* Becomes readable when relay_kafka_next has something to give. */
 int
 relay_kafka_wakeup_fd(const RelayKafka *kafka)
@@ -242,16 +220,6 @@ fill_report(const rd_kafka_message_t *message, RelayKafkaEvent *event)
 				 rd_kafka_topic_name(message->rkt), rd_kafka_err2str(message->err));
 }
 
-/* The errors that mean that no broker can be reached; the library goes on trying. */
-static bool
-is_outage(rd_kafka_resp_err_t err)
-{
-	return err == RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN ||
-		err == RD_KAFKA_RESP_ERR__TRANSPORT ||
-		err == RD_KAFKA_RESP_ERR__RESOLVE ||
-		err == RD_KAFKA_RESP_ERR__TIMED_OUT;
-}
-
 static void
 fill_error(RelayKafka *kafka, rd_kafka_event_t *from, RelayKafkaEvent *event)
 {
@@ -263,7 +231,7 @@ fill_error(RelayKafka *kafka, rd_kafka_event_t *from, RelayKafkaEvent *event)
 		rd_kafka_fatal_error(kafka->rk, event->text, sizeof(event->text));
 		return;
 	}
-	event->kind = is_outage(err) ? RELAY_KAFKA_OUTAGE : RELAY_KAFKA_ERROR;
+	event->kind = err == RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN ? RELAY_KAFKA_OUTAGE : RELAY_KAFKA_ERROR;
 	strlcpy(event->text, rd_kafka_event_error_string(from), sizeof(event->text));
 }
 

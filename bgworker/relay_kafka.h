@@ -55,7 +55,6 @@ typedef struct RelayKafkaEvent
 extern const char *relay_kafka_version(void);
 extern RelayKafka *relay_kafka_open(const char *brokers, const char *client_id,
 									char *error, size_t error_size);
-extern void relay_kafka_close(RelayKafka *kafka);
 extern int	relay_kafka_wakeup_fd(const RelayKafka *kafka);
 extern RelayTake relay_kafka_produce(RelayKafka *kafka, const RelayRecord *record,
 									 uint64_t ticket, char *error, size_t error_size);

@@ -14,15 +14,18 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "access/xlog_internal.h"
+#include "catalog/namespace.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "executor/spi.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
+#include "nodes/makefuncs.h"
 #include "pgstat.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
+#include "utils/fmgrprotos.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
@@ -36,6 +39,10 @@
 #define UNIX_TO_POSTGRES_MS \
 	((POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * INT64CONST(86400000))
 
+/* numbers with more digits than this before or after the point, and their text */
+#define LONG_NUMBER_DIGITS	1000
+#define LONG_NUMBER_BYTES	150000
+
 /* our own headers: specversion, id, source, type, time, subject */
 #define CE_HEADERS		6
 
@@ -47,7 +54,7 @@
 
 #define FIRST_ROW \
 	"SELECT seq FROM ONLY idem.outbox_%02d" \
-	" WHERE published_at IS NULL AND parked_at IS NULL ORDER BY seq LIMIT 1"
+	" WHERE seq >= $1 AND published_at IS NULL AND parked_at IS NULL ORDER BY seq LIMIT 1"
 
 /* A row is marked only if it is the one that was sent, and unpublished still. */
 #define MARK_ROWS \
@@ -67,6 +74,9 @@
 	" WHERE o.seq = m.seq AND o.event_id = m.event_id" \
 	" AND o.published_at IS NULL AND o.parked_at IS NULL"
 
+/* the row that is being made into a record; leaf -1: none */
+static RelayRow current_row = {.leaf = -1};
+
 /* positions of READ_ROWS */
 enum
 {
@@ -85,15 +95,28 @@ enum
 
 /* ---- transactions ---- */
 
-/* Begins a unit of work. */
-void
+/*
+ * Begins a unit of work.  Gives the extension's oid, which is another after
+ * DROP and CREATE, and invalid when there is none.
+ *
+ * The root is locked before the snapshot is taken: if the tables were rewritten
+ * in between, the snapshot would show them empty.
+ */
+Oid
 relay_outbox_begin(void)
 {
+	Oid			extension;
+	Oid			root = InvalidOid;
+
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
+	pgstat_report_activity(STATE_RUNNING, "publishing the outbox");
+	extension = get_extension_oid("idem", true);
+	if (OidIsValid(extension))
+		root = RangeVarGetRelid(makeRangeVar("idem", "outbox", -1), AccessShareLock, true);
 	SPI_connect();
 	PushActiveSnapshot(GetTransactionSnapshot());
-	pgstat_report_activity(STATE_RUNNING, "publishing the outbox");
+	return OidIsValid(root) ? extension : InvalidOid;
 }
 
 /* Commits it, and lets autovacuum know of what it wrote. */
@@ -105,13 +128,6 @@ relay_outbox_end(void)
 	CommitTransactionCommand();
 	pgstat_report_stat(false);
 	pgstat_report_activity(STATE_IDLE, NULL);
-}
-
-/* The extension's oid, which is another after DROP and CREATE; invalid: none. */
-Oid
-relay_outbox_extension(void)
-{
-	return get_extension_oid("idem", true);
 }
 
 /* Runs a statement about a leaf, prepared at its first use. */
@@ -137,14 +153,17 @@ run(SPIPlanPtr *plans, const char *sql, int leaf, int nargs, Oid *types, Datum *
 
 /* ---- reading ---- */
 
-/* Finds the first unpublished row of a leaf. */
+/* Finds the first unpublished row of a leaf, from a seq on. */
 bool
 relay_outbox_first(const RelayRead *read, int64 *seq)
 {
 	static SPIPlanPtr plans[IDEM_LEAVES];
+	Oid			types[1] = {INT8OID};
+	Datum		values[1];
 	bool		isnull;
 
-	run(plans, FIRST_ROW, read->leaf, 0, NULL, NULL, true, SPI_OK_SELECT);
+	values[0] = Int64GetDatum(read->from);
+	run(plans, FIRST_ROW, read->leaf, 1, types, values, true, SPI_OK_SELECT);
 	if (SPI_processed == 0)
 		return false;
 	*seq = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull));
@@ -194,6 +213,48 @@ text_column(HeapTuple tuple, int col)
 	return utf8_bytes(VARDATA_ANY(t), VARSIZE_ANY_EXHDR(t));
 }
 
+/* Whether the text of a number is much longer than its few stored bytes. */
+static bool
+is_long_number(Datum number)
+{
+	static Numeric limit = NULL;
+
+	if (limit == NULL)
+	{
+		MemoryContext old_context = MemoryContextSwitchTo(TopMemoryContext);
+
+		limit = DatumGetNumeric(DirectFunctionCall3(numeric_in, CStringGetDatum("1e" CppAsString2(LONG_NUMBER_DIGITS)),
+													ObjectIdGetDatum(InvalidOid), Int32GetDatum(-1)));
+		MemoryContextSwitchTo(old_context);
+	}
+	return DatumGetInt32(DirectFunctionCall1(numeric_scale, number)) > LONG_NUMBER_DIGITS ||
+		DatumGetBool(DirectFunctionCall2(numeric_gt, DirectFunctionCall1(numeric_abs, number), NumericGetDatum(limit)));
+}
+
+/*
+ * Refuses JSON whose text would be huge.  A number like 1e131071 takes a few
+ * bytes in the table and 131,072 in text, so the size of a value does not tell.
+ */
+static void
+check_payload(Jsonb *payload)
+{
+	JsonbIterator *it = JsonbIteratorInit(&payload->root);
+	JsonbIteratorToken token;
+	JsonbValue	v;
+	int64		bytes = VARSIZE(payload);
+
+	while ((token = JsonbIteratorNext(&it, &v, false)) != WJB_DONE)
+	{
+		if ((token == WJB_ELEM || token == WJB_VALUE) && v.type == jbvNumeric &&
+			is_long_number(NumericGetDatum(v.val.numeric)))
+			bytes += LONG_NUMBER_BYTES;
+		if (bytes > RELAY_WINDOW_BYTES)
+			ereport(ERROR,
+					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+					 errmsg("payload of an event is too large to be sent")));
+	}
+}
+
 /* The value of the record: JSON as text, bytes as they are, or neither. */
 static RelayBytes
 payload(HeapTuple tuple)
@@ -207,6 +268,7 @@ payload(HeapTuple tuple)
 	{
 		Jsonb	   *jb = DatumGetJsonbP(value);
 
+		check_payload(jb);
 		initStringInfo(&json);
 		JsonbToCString(&json, &jb->root, VARSIZE(jb));
 		return utf8_bytes(json.data, json.len);
@@ -378,18 +440,34 @@ relay_outbox_read(const RelayRead *read, const char *source, RelayRowSink sink, 
 	old_context = MemoryContextSwitchTo(row_context);
 	for (int i = 0; i < n; i++)
 	{
-		RelayRow	row;
 		RelayRecord record;
+		bool		more;
 
 		CHECK_FOR_INTERRUPTS();
-		make_record(SPI_tuptable->vals[i], read->leaf, source, now, &row, &record);
-		if (!sink(arg, &row, &record))
+		make_record(SPI_tuptable->vals[i], read->leaf, source, now, &current_row, &record);
+		more = sink(arg, &current_row, &record);
+		current_row.leaf = -1;
+		if (!more)
 			break;
 		MemoryContextReset(row_context);
 	}
 	MemoryContextSwitchTo(old_context);
 	MemoryContextDelete(row_context);
 	return n;
+}
+
+/*
+ * After an error: whether it came from one row that could not be made into a
+ * record, and which.
+ */
+bool
+relay_outbox_broken_row(RelayRow *row)
+{
+	bool		broken = current_row.leaf >= 0;
+
+	*row = current_row;
+	current_row.leaf = -1;
+	return broken;
 }
 
 /* ---- marking ---- */

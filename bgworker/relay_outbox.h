@@ -19,12 +19,12 @@
 /* takes a row of a read; false: stop reading */
 typedef bool (*RelayRowSink) (void *arg, RelayRow *row, const RelayRecord *record);
 
-extern void relay_outbox_begin(void);
+extern Oid	relay_outbox_begin(void);
 extern void relay_outbox_end(void);
-extern Oid	relay_outbox_extension(void);
 extern bool relay_outbox_first(const RelayRead *read, int64 *seq);
 extern int	relay_outbox_read(const RelayRead *read, const char *source,
 							  RelayRowSink sink, void *arg);
+extern bool relay_outbox_broken_row(RelayRow *row);
 extern int	relay_outbox_mark(int leaf, const RelayEntry **entries, int n);
 
 #endif							/* RELAY_OUTBOX_H */

@@ -11,9 +11,10 @@
 
 #define USEC_PER_SEC		INT64_C(1000000)
 
-/* pause before rows that Kafka refused are tried again; doubles */
+/* pause before failed rows are tried again; doubles, and starts over in time */
 #define BACKOFF_MIN			USEC_PER_SEC
 #define BACKOFF_MAX			(60 * USEC_PER_SEC)
+#define BACKOFF_FORGET		(3 * BACKOFF_MAX)
 
 /* pause after an error of the database */
 #define DATABASE_PAUSE		USEC_PER_SEC
@@ -24,7 +25,12 @@
 #define NONE				(-1)
 #define NOT_DUE				INT64_MAX
 
-/* ---- entries: the rows on their way, found by (leaf, seq) ---- */
+/*
+ * ---- entries: the rows on their way, found by (leaf, seq, event id) ----
+ *
+ * The event id belongs to it: after a TRUNCATE another row can have the same
+ * seq while the old one is in flight.
+ */
 
 static int *
 bucket_of(RelayRules *rules, int leaf, int64_t seq)
@@ -34,12 +40,19 @@ bucket_of(RelayRules *rules, int leaf, int64_t seq)
 	return &rules->bucket[hash >> 52];	/* the top 12 bits: RELAY_BUCKETS */
 }
 
-static int
-find_entry(RelayRules *rules, int leaf, int64_t seq)
+static bool
+same_row(const RelayRow *a, const RelayRow *b)
 {
-	int			i = *bucket_of(rules, leaf, seq);
+	return a->seq == b->seq && a->leaf == b->leaf &&
+		memcmp(a->event_id, b->event_id, sizeof(a->event_id)) == 0;
+}
 
-	while (i != NONE && (rules->entry[i].row.seq != seq || rules->entry[i].row.leaf != leaf))
+static int
+find_entry(RelayRules *rules, const RelayRow *row)
+{
+	int			i = *bucket_of(rules, row->leaf, row->seq);
+
+	while (i != NONE && !same_row(&rules->entry[i].row, row))
 		i = rules->entry[i].next;
 	return i;
 }
@@ -116,11 +129,10 @@ later(int64_t a, int64_t b)
 static void
 lower_position(RelayLeaf *leaf, int64_t seq)
 {
-	if (leaf->state == RELAY_LEAF_UNREAD)
-		return;					/* will be looked at as a whole */
 	if (leaf->state == RELAY_LEAF_CLEAN || seq < leaf->position)
 		leaf->position = seq;
-	leaf->state = RELAY_LEAF_DIRTY;
+	if (leaf->state == RELAY_LEAF_CLEAN)
+		leaf->state = RELAY_LEAF_DIRTY;
 }
 
 /* Starts with nothing known: every leaf is to be looked at. */
@@ -153,7 +165,9 @@ relay_rules_forget(RelayRules *rules)
 	rules->acknowledged = 0;
 	rules->bytes = 0;
 	rules->mark_not_before = 0;
+	rules->mark_failed = false;
 	rules->read_not_before = 0;
+	rules->read_failed = false;
 	rules->retry_at = NOT_DUE;
 	rules->backoff = BACKOFF_MIN;
 	for (i = 0; i < RELAY_LEAVES; i++)
@@ -164,12 +178,23 @@ relay_rules_forget(RelayRules *rules)
 	relay_rules_sweep(rules);
 }
 
-/* Looks at every leaf again. */
+/* Looks at every leaf again, from its start. */
 void
 relay_rules_sweep(RelayRules *rules)
 {
 	for (int i = 0; i < RELAY_LEAVES; i++)
+	{
 		rules->leaf[i].state = RELAY_LEAF_UNREAD;
+		rules->leaf[i].position = RELAY_SEQ_MIN;
+	}
+}
+
+/* There are no tables, so nothing to read before a commit tells of some. */
+void
+relay_rules_nothing(RelayRules *rules)
+{
+	for (int i = 0; i < RELAY_LEAVES; i++)
+		rules->leaf[i].state = RELAY_LEAF_CLEAN;
 }
 
 /* A transaction committed unpublished rows of a leaf, seq the lowest of them. */
@@ -218,10 +243,10 @@ relay_rules_wants_read(RelayRules *rules, int64_t now)
 /*
  * The next read; false when there is none.
  *
- * Leaves that were not looked at come first, by a look at their first
- * unpublished row, so that all positions are known.  Then the leaf with the
- * lowest position is read as far as the next leaf's position: rows of several
- * leaves go out in the order of their seq.
+ * Leaves that are not known come first, by a look at their first unpublished
+ * row, so that all positions are those of rows.  Then the leaf with the lowest
+ * position is read as far as the next leaf's position: rows of several leaves
+ * go out in the order of their seq.
  */
 bool
 relay_rules_next_read(const RelayRules *rules, RelayRead *read)
@@ -232,7 +257,7 @@ relay_rules_next_read(const RelayRules *rules, RelayRead *read)
 	{
 		if (rules->leaf[i].state == RELAY_LEAF_UNREAD)
 		{
-			*read = (RelayRead) {i, RELAY_SEQ_MIN, RELAY_SEQ_MAX, 1, true};
+			*read = (RelayRead) {i, rules->leaf[i].position, RELAY_SEQ_MAX, 1, true};
 			return true;
 		}
 		if (rules->leaf[i].state == RELAY_LEAF_DIRTY &&
@@ -260,9 +285,9 @@ relay_rules_late_read(const RelayRules *rules, int leaf, int64_t seq, RelayRead 
 {
 	const RelayLeaf *l = &rules->leaf[leaf];
 
-	if (l->state == RELAY_LEAF_UNREAD || (l->state == RELAY_LEAF_DIRTY && l->position <= seq))
+	if (l->state != RELAY_LEAF_CLEAN && l->position <= seq)
 		return false;
-	*read = (RelayRead) {leaf, seq, l->state == RELAY_LEAF_DIRTY ? l->position - 1 : RELAY_SEQ_MAX,
+	*read = (RelayRead) {leaf, seq, l->state != RELAY_LEAF_CLEAN ? l->position - 1 : RELAY_SEQ_MAX,
 	RELAY_READ_ROWS, false};
 	return true;
 }
@@ -271,7 +296,7 @@ relay_rules_late_read(const RelayRules *rules, int leaf, int64_t seq, RelayRead 
 RelayVerdict
 relay_rules_row(RelayRules *rules, const RelayRow *row, uint64_t *ticket)
 {
-	if (find_entry(rules, row->leaf, row->seq) != NONE)
+	if (find_entry(rules, row) != NONE)
 		return RELAY_SKIP;
 	if (window_full(rules))
 		return RELAY_FULL;
@@ -294,6 +319,7 @@ relay_rules_not_taken(RelayRules *rules, uint64_t ticket, int64_t now)
 void
 relay_rules_peeked(RelayRules *rules, const RelayRead *read, bool found, int64_t seq)
 {
+	rules->read_failed = false;
 	rules->leaf[read->leaf].state = found ? RELAY_LEAF_DIRTY : RELAY_LEAF_CLEAN;
 	rules->leaf[read->leaf].position = seq;
 }
@@ -307,18 +333,24 @@ relay_rules_read_done(RelayRules *rules, const RelayRead *read, bool complete, i
 {
 	RelayLeaf  *leaf = &rules->leaf[read->leaf];
 
+	rules->read_failed = false;
 	if (!complete)
 		leaf->position = next;
-	else if (read->upto != RELAY_SEQ_MAX)
-		leaf->position = read->upto + 1;
-	else
+	else if (read->upto == RELAY_SEQ_MAX)
 		leaf->state = RELAY_LEAF_CLEAN;
+	else
+	{
+		/* look for its next row, or two leaves would pass each other seq by seq */
+		leaf->state = RELAY_LEAF_UNREAD;
+		leaf->position = read->upto + 1;
+	}
 }
 
 /* A read raised an error: pause. */
 void
 relay_rules_read_failed(RelayRules *rules, int64_t now)
 {
+	rules->read_failed = true;
 	rules->read_not_before = now + DATABASE_PAUSE;
 }
 
@@ -341,7 +373,26 @@ relay_rules_persisted(RelayRules *rules, uint64_t ticket, int32_t partition,
 	rules->in_flight--;
 	rules->acknowledged++;
 	rules->leaf[rules->entry[i].row.leaf].acknowledged++;
-	rules->backoff = BACKOFF_MIN;
+}
+
+/* Notes a row that is to be tried again, and when. */
+static void
+try_again(RelayRules *rules, int leaf, int64_t seq, int64_t now)
+{
+	RelayLeaf  *l = &rules->leaf[leaf];
+
+	if (!l->has_failed || seq < l->failed)
+		l->failed = seq;
+	l->has_failed = true;
+
+	if (now - rules->failed_at > BACKOFF_FORGET)
+		rules->backoff = BACKOFF_MIN;
+	rules->failed_at = now;
+	if (rules->retry_at == NOT_DUE)
+	{
+		rules->retry_at = now + rules->backoff;
+		rules->backoff = rules->backoff * 2 < BACKOFF_MAX ? rules->backoff * 2 : BACKOFF_MAX;
+	}
 }
 
 /* Kafka may not have stored the row: it stays unpublished and is sent again. */
@@ -349,21 +400,28 @@ void
 relay_rules_failed(RelayRules *rules, uint64_t ticket, int64_t now)
 {
 	int			i = entry_of(rules, ticket);
-	RelayLeaf  *leaf;
 
 	if (i == NONE)
 		return;
-	leaf = &rules->leaf[rules->entry[i].row.leaf];
-	if (!leaf->has_failed || rules->entry[i].row.seq < leaf->failed)
-		leaf->failed = rules->entry[i].row.seq;
-	leaf->has_failed = true;
+	try_again(rules, rules->entry[i].row.leaf, rules->entry[i].row.seq, now);
 	free_entry(rules, i);
+}
 
-	if (rules->retry_at == NOT_DUE)
-	{
-		rules->retry_at = now + rules->backoff;
-		rules->backoff = rules->backoff * 2 < BACKOFF_MAX ? rules->backoff * 2 : BACKOFF_MAX;
-	}
+/*
+ * A row could not be made into a Kafka record: others go on, it is tried again.
+ * The rows before it in the read were dealt with.
+ */
+void
+relay_rules_row_failed(RelayRules *rules, const RelayRow *row, int64_t now)
+{
+	RelayLeaf  *leaf = &rules->leaf[row->leaf];
+	int			i = find_entry(rules, row);
+
+	if (i != NONE && rules->entry[i].state == RELAY_IN_FLIGHT)
+		free_entry(rules, i);	/* it never reached the client library */
+	if (leaf->state == RELAY_LEAF_DIRTY && leaf->position <= row->seq && row->seq < RELAY_SEQ_MAX)
+		leaf->position = row->seq + 1;
+	try_again(rules, row->leaf, row->seq, now);
 }
 
 /* ---- marks ---- */
@@ -399,20 +457,21 @@ relay_rules_to_mark(const RelayRules *rules, int leaf, const RelayEntry **entrie
 	return n;
 }
 
-/* The acknowledged rows are marked, and the marks committed. */
+/* The acknowledged rows of a leaf are marked, and the marks committed. */
 void
-relay_rules_marked(RelayRules *rules)
+relay_rules_marked(RelayRules *rules, int leaf)
 {
-	for (int i = 0; i < RELAY_WINDOW_ROWS; i++)
-		if (rules->entry[i].state == RELAY_ACKNOWLEDGED)
+	for (int i = 0; i < RELAY_WINDOW_ROWS && rules->leaf[leaf].acknowledged > 0; i++)
+		if (rules->entry[i].state == RELAY_ACKNOWLEDGED && rules->entry[i].row.leaf == leaf)
 			free_entry(rules, i);
-	rules->mark_not_before = 0;
+	rules->mark_failed = false;
 }
 
 /* Marking raised an error: the acknowledgements are kept, and tried later. */
 void
 relay_rules_mark_failed(RelayRules *rules, int64_t now)
 {
+	rules->mark_failed = true;
 	rules->mark_not_before = now + DATABASE_PAUSE;
 }
 
@@ -438,5 +497,5 @@ relay_rules_wake_at(const RelayRules *rules)
 bool
 relay_rules_retrying(const RelayRules *rules)
 {
-	return rules->retry_at != NOT_DUE || rules->mark_not_before != 0;
+	return rules->retry_at != NOT_DUE || rules->mark_failed || rules->read_failed;
 }

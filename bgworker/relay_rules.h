@@ -73,9 +73,9 @@ typedef struct RelayEntry
 /* what is known of a leaf */
 typedef enum RelayLeafState
 {
-	RELAY_LEAF_UNREAD,			/* not looked at since the sweep */
+	RELAY_LEAF_UNREAD,			/* not known: maybe unpublished rows from position on */
 	RELAY_LEAF_CLEAN,			/* nothing unpublished but what is in flight */
-	RELAY_LEAF_DIRTY			/* unpublished rows from position on */
+	RELAY_LEAF_DIRTY			/* unpublished rows from position on, the first there */
 } RelayLeafState;
 
 typedef struct RelayLeaf
@@ -100,7 +100,10 @@ typedef struct RelayRules
 	int64_t		acknowledged_since; /* oldest acknowledgement not marked */
 	int64_t		mark_not_before;
 	int64_t		read_not_before;
+	bool		read_failed;	/* the last read did */
+	bool		mark_failed;	/* the last mark did */
 	int64_t		retry_at;		/* failed rows are read again then */
+	int64_t		failed_at;		/* last failure of a row */
 	int64_t		backoff;
 } RelayRules;
 
@@ -125,6 +128,7 @@ typedef enum RelayVerdict
 extern void relay_rules_init(RelayRules *rules);
 extern void relay_rules_forget(RelayRules *rules);
 extern void relay_rules_sweep(RelayRules *rules);
+extern void relay_rules_nothing(RelayRules *rules);
 extern void relay_rules_hint(RelayRules *rules, int leaf, int64_t seq);
 
 extern bool relay_rules_wants_read(RelayRules *rules, int64_t now);
@@ -139,10 +143,11 @@ extern void relay_rules_read_failed(RelayRules *rules, int64_t now);
 extern void relay_rules_persisted(RelayRules *rules, uint64_t ticket, int32_t partition,
 								  int64_t kafka_offset, int64_t now);
 extern void relay_rules_failed(RelayRules *rules, uint64_t ticket, int64_t now);
+extern void relay_rules_row_failed(RelayRules *rules, const RelayRow *row, int64_t now);
 
 extern bool relay_rules_mark_due(const RelayRules *rules, int64_t now);
 extern int	relay_rules_to_mark(const RelayRules *rules, int leaf, const RelayEntry **entries);
-extern void relay_rules_marked(RelayRules *rules);
+extern void relay_rules_marked(RelayRules *rules, int leaf);
 extern void relay_rules_mark_failed(RelayRules *rules, int64_t now);
 
 extern int64_t relay_rules_wake_at(const RelayRules *rules);

@@ -141,6 +141,8 @@ CREATE TABLE idem.idempotency (
 	CONSTRAINT idempotency_state CHECK (state IN ('IN_PROGRESS', 'UNKNOWN', 'COMPLETED')),
 	CONSTRAINT idempotency_hash CHECK (length(request_hash) BETWEEN 16 AND 64),
 	CONSTRAINT idempotency_completed CHECK ((state = 'COMPLETED') = (completed_at IS NOT NULL)),
+	CONSTRAINT idempotency_response CHECK (state <> 'COMPLETED' OR (response_status IS NOT NULL
+		AND response_headers IS NOT NULL AND response_size IS NOT NULL AND response_expires_at IS NOT NULL)),
 	CONSTRAINT idempotency_call CHECK ((call_started_at IS NULL) = (call_deadline IS NULL)
 		AND (call_started_at IS NULL) = (call_xid IS NULL))
 ) WITH (fillfactor = 50);

@@ -349,7 +349,9 @@ complete_args(FunctionCallInfo fcinfo, RecordKey *key, int64 *attempt, RecordRes
 
 	response->completed_at = GetCurrentTimestamp();
 	response->response_expires_at = response->completed_at + idem_response_retention * USECS_PER_MINUTE;
-	response->expires_at = response->completed_at + idem_record_retention * USECS_PER_MINUTE;
+	/* a key is remembered for as long as its response is replayed */
+	response->expires_at = response->completed_at +
+		Max(idem_record_retention, idem_response_retention) * USECS_PER_MINUTE;
 }
 
 static bytea *
