@@ -168,6 +168,7 @@ relay_rules_forget(RelayRules *rules)
 	rules->mark_failed = false;
 	rules->read_not_before = 0;
 	rules->read_failed = false;
+	rules->rows_failed = false;
 	rules->retry_at = NOT_DUE;
 	rules->backoff = BACKOFF_MIN;
 	for (i = 0; i < RELAY_LEAVES; i++)
@@ -384,6 +385,7 @@ try_again(RelayRules *rules, int leaf, int64_t seq, int64_t now)
 	if (!l->has_failed || seq < l->failed)
 		l->failed = seq;
 	l->has_failed = true;
+	rules->rows_failed = true;
 
 	if (now - rules->failed_at > BACKOFF_FORGET)
 		rules->backoff = BACKOFF_MIN;
@@ -493,9 +495,20 @@ relay_rules_wake_at(const RelayRules *rules)
 	return at;
 }
 
-/* Whether something that was refused waits for its next try. */
-bool
-relay_rules_retrying(const RelayRules *rules)
+static bool
+all_done(const RelayRules *rules)
 {
-	return rules->retry_at != NOT_DUE || rules->mark_failed || rules->read_failed;
+	for (int i = 0; i < RELAY_LEAVES; i++)
+		if (rules->leaf[i].state != RELAY_LEAF_CLEAN)
+			return false;
+	return rules->in_flight == 0 && rules->retry_at == NOT_DUE;
+}
+
+/* Whether something was refused, and has not gone through since. */
+bool
+relay_rules_retrying(RelayRules *rules)
+{
+	if (rules->rows_failed && all_done(rules))
+		rules->rows_failed = false;
+	return rules->rows_failed || rules->mark_failed || rules->read_failed;
 }

@@ -102,6 +102,7 @@ typedef struct RelayRules
 	int64_t		read_not_before;
 	bool		read_failed;	/* the last read did */
 	bool		mark_failed;	/* the last mark did */
+	bool		rows_failed;	/* some did, and may not have gone through since */
 	int64_t		retry_at;		/* failed rows are read again then */
 	int64_t		failed_at;		/* last failure of a row */
 	int64_t		backoff;
@@ -151,6 +152,6 @@ extern void relay_rules_marked(RelayRules *rules, int leaf);
 extern void relay_rules_mark_failed(RelayRules *rules, int64_t now);
 
 extern int64_t relay_rules_wake_at(const RelayRules *rules);
-extern bool relay_rules_retrying(const RelayRules *rules);
+extern bool relay_rules_retrying(RelayRules *rules);
 
 #endif							/* RELAY_RULES_H */

@@ -53,6 +53,7 @@ typedef struct Claim
 	Jsonb	   *context;
 	RecordClaim claim;
 
+	bool		key_locked;
 	RecordDecision decision;
 	RecordRow	row;			/* state RECORD_NONE: can't be seen */
 } Claim;
@@ -184,7 +185,9 @@ claim_pass(Claim *claim)
 		return true;
 	}
 
-	if (!record_try_lock_key(&claim->key))
+	if (!claim->key_locked)
+		claim->key_locked = record_try_lock_key(&claim->key);
+	if (!claim->key_locked)
 	{
 		record_look(&claim->key, &claim->row);
 		if (decide(claim) != RECORD_READ_ONLY)
@@ -223,16 +226,21 @@ run_claim(Claim *claim)
 		if (++pass == CLAIM_MAX_PASSES)
 		{
 			answer_hidden(claim);
-			return;
+			break;
 		}
 	}
 
-	if (claim->decision.action != RECORD_READ_ONLY)
+	if (claim->decision.action == RECORD_READ_ONLY)
 	{
-		/* the caller will act on it: it must survive a crash */
-		ForceSyncCommit();
-		IDEM_TEST_POINT("claim-inserted");
+		/* nothing of ours that others could not see */
+		if (claim->key_locked)
+			record_unlock_key(&claim->key);
+		return;
 	}
+
+	/* the caller will act on it: it must survive a crash */
+	ForceSyncCommit();
+	IDEM_TEST_POINT("claim-inserted");
 }
 
 /* The row that idem_try_insert gives back. */

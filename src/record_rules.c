@@ -120,7 +120,8 @@ claim_in_progress(const RecordFacts *record, const RecordClaim *claim)
 {
 	RecordDecision decision;
 
-	if (record->lease_expires_at > claim->now)
+	/* a record that nobody else can see is not taken over from oneself */
+	if (record->lease_expires_at > claim->now || record->claimed_here)
 	{
 		int64_t		left = record->lease_expires_at - claim->now;
 		int64_t		elapsed = claim->now - record->claimed_at;

@@ -261,6 +261,18 @@ record_lock_row(const RecordKey *key, RecordRow *row)
 	return read_record(&plan, SELECT_RECORD " FOR UPDATE", key, row);
 }
 
+static void
+key_tag(const RecordKey *key, LOCKTAG *tag)
+{
+	uint64		hash;
+
+	hash = hash_bytes_extended((unsigned char *) VARDATA_ANY(key->principal_id),
+							   VARSIZE_ANY_EXHDR(key->principal_id), 0);
+	hash = hash_bytes_extended((unsigned char *) VARDATA_ANY(key->idempotency_key),
+							   VARSIZE_ANY_EXHDR(key->idempotency_key), hash);
+	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, (uint32) (hash >> 32), (uint32) hash, KEY_LOCK_CLASS);
+}
+
 /*
  * Takes the lock on (principal, key) until the end of the transaction, without
  * waiting.  It stands for a row that others can't see yet.  Two keys of one
@@ -270,14 +282,22 @@ bool
 record_try_lock_key(const RecordKey *key)
 {
 	LOCKTAG		tag;
-	uint64		hash;
 
-	hash = hash_bytes_extended((unsigned char *) VARDATA_ANY(key->principal_id),
-							   VARSIZE_ANY_EXHDR(key->principal_id), 0);
-	hash = hash_bytes_extended((unsigned char *) VARDATA_ANY(key->idempotency_key),
-							   VARSIZE_ANY_EXHDR(key->idempotency_key), hash);
-	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, (uint32) (hash >> 32), (uint32) hash, KEY_LOCK_CLASS);
+	key_tag(key, &tag);
 	return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+/*
+ * Gives the lock back, where nothing was written under it.  An earlier claim of
+ * the transaction keeps its own.
+ */
+void
+record_unlock_key(const RecordKey *key)
+{
+	LOCKTAG		tag;
+
+	key_tag(key, &tag);
+	LockRelease(&tag, ExclusiveLock, false);
 }
 
 static void

@@ -58,6 +58,7 @@ typedef struct RecordResponse
 
 extern bool record_look(const RecordKey *key, RecordRow *row);
 extern bool record_try_lock_key(const RecordKey *key);
+extern void record_unlock_key(const RecordKey *key);
 extern bool record_try_lock_row(const RecordKey *key, RecordRow *row);
 extern bool record_lock_row(const RecordKey *key, RecordRow *row);
 extern bool record_insert(const RecordKey *key, RecordRow *row, const RecordDecision *decision);

@@ -64,6 +64,12 @@ SELECT regexp_replace(what, 'box_\d\d$', 'box_NN') AS member, count(*) FROM memb
 -- functions: what they promise to the planner
 SELECT p.oid::regprocedure AS function, provolatile AS volatile, proisstrict AS strict, proparallel AS parallel, prosecdef AS definer
   FROM pg_proc AS p JOIN member AS m ON m.classid = 'pg_proc'::regclass AND m.objid = p.oid ORDER BY p.oid::regprocedure::text COLLATE "C";
+-- functions: argument names and defaults, which callers use, and columns of results
+SELECT p.oid::regproc AS function, pg_get_function_arguments(p.oid) AS arguments, pg_get_function_result(p.oid) AS result
+  FROM pg_proc AS p JOIN member AS m ON m.classid = 'pg_proc'::regclass AND m.objid = p.oid
+ WHERE p.pronamespace = 'app'::regnamespace ORDER BY p.oid::regprocedure::text COLLATE "C" \g (format=unaligned tuples_only=on fieldsep=' | ')
+SELECT attrelid::regclass AS type, string_agg(attname || ' ' || format_type(atttypid, atttypmod), ', ' ORDER BY attnum) AS columns
+  FROM pg_attribute WHERE attrelid IN ('idem.idem_claim'::regclass, 'idem.idem_http'::regclass) AND attnum > 0 GROUP BY 1 ORDER BY 1 \g (format=unaligned tuples_only=on)
 -- everything in the schema idem, and nothing of it elsewhere, belongs to the extension
 SELECT count(*) AS strangers FROM pg_class AS c
  WHERE relnamespace = 'idem'::regnamespace AND relkind IN ('r', 'p', 'v', 'S') AND NOT EXISTS (SELECT FROM member WHERE classid = 'pg_class'::regclass AND objid = c.oid);
@@ -161,9 +167,11 @@ CREATE SCHEMA trap;
 CREATE FUNCTION trap.convert_to(text, name) RETURNS bytea LANGUAGE SQL AS $$ SELECT '\xbad0'::bytea $$;
 CREATE FUNCTION trap.sha256(bytea) RETURNS bytea LANGUAGE SQL AS $$ SELECT '\xbad0'::bytea $$;
 CREATE FUNCTION trap.clock_timestamp() RETURNS timestamptz LANGUAGE SQL AS $$ SELECT 'epoch'::timestamptz $$;
+CREATE FUNCTION trap.nextval(regclass) RETURNS bigint LANGUAGE SQL AS $$ SELECT -7::bigint $$;
 CREATE FUNCTION trap.always(text, text) RETURNS boolean LANGUAGE SQL AS $$ SELECT false $$;
 CREATE OPERATOR trap.= (LEFTARG = text, RIGHTARG = text, FUNCTION = trap.always);
 SELECT outcome, attempt FROM app.idem_try_insert('p', 'trapped', '\x00000000000000000000000000000000') \gset
+SELECT :attempt > 0 AS from_the_sequence;
 SELECT changed, body FROM app.idem_complete('p', 'trapped', :attempt, 201, '{}'::text);
 SELECT outcome FROM app.idem_try_insert('p', 'trapped', '\x00000000000000000000000000000000');
 SELECT app.outbox_emit('topic', 'k', 't', '{}', once_key => 'trapped') = app.outbox_emit('topic', 'k', 't', '{}', once_key => 'trapped') AS same_id;

@@ -374,6 +374,15 @@ RESET idem.response_retention;
 RESET idem.record_retention;
 SELECT extract(epoch FROM response_expires_at - completed_at)::int AS response, extract(epoch FROM expires_at - completed_at)::int AS record
   FROM idem.idempotency WHERE principal_id = 'record' AND idempotency_key = 'retention';
+-- a key is remembered for as long as its response is replayed
+SET idem.response_retention = '5 h';
+SET idem.record_retention = '1 h';
+SELECT attempt FROM idem_try_insert('record', 'retention, response longer', sha256('one')) \gset
+SELECT changed FROM idem_complete('record', 'retention, response longer', :attempt, 201, '{}');
+RESET idem.response_retention;
+RESET idem.record_retention;
+SELECT extract(epoch FROM response_expires_at - completed_at)::int AS response, extract(epoch FROM expires_at - completed_at)::int AS record
+  FROM idem.idempotency WHERE principal_id = 'record' AND idempotency_key = 'retention, response longer';
 SELECT pg_temp.response_over('retention') \g /dev/null
 \x
 SELECT :answer, headers, convert_from(body, 'UTF8') AS body FROM idem_try_insert('record', 'retention', sha256('one'));

@@ -110,6 +110,18 @@ is($first->try(complete('taken over', $old))->{sqlstate}, 'ID001', 'zombie: stil
 is($first->query(complete('taken over', $new)), 'f', 'an identical completion changes nothing');
 is($node->value('SELECT string_agg(attempt::text, $$ $$) FROM payment'), $new, 'one payment, by the owner');
 
+# A late completion, open while the lease is over: whoever would take over does
+# not wait for it either.
+my $late = $first->query(claim('late', "lease => '1 ms'")) =~ s/.*\|//r;
+wait_until('the lease is over',
+	sub { return $node->value("SELECT lease_expires_at <= clock_timestamp() FROM idem.idempotency WHERE attempt = $late") eq 't' });
+$first->query('BEGIN');
+is($first->query(complete('late', $late)), 't', 'late: the owner completes after its lease');
+$second->query("SET statement_timeout = '5s'");
+is(hears($second, claim('late'), 'late completion open'), 'IN_PROGRESS', 'late: another hears IN_PROGRESS');
+$first->query('COMMIT');
+is(hears($second, claim('late'), 'late completion committed'), 'REPLAY', 'late: then the response');
+
 # Twenty keys, eight sessions at once: one owner each.
 my @sessions = map { $node->session } 1 .. 8;
 my (%owners, %others);
