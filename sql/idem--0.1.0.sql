@@ -53,6 +53,20 @@ CREATE TYPE idem.idem_claim AS (
 );
 COMMENT ON TYPE idem.idem_claim IS 'result of idem_try_insert: whether to run, and if not, the HTTP answer to send';
 
+COMMENT ON COLUMN idem.idem_claim.outcome IS 'STARTED, RESUMED, IN_PROGRESS, ALREADY_YOURS, MISMATCH, REPLAY, RESULT_GONE or UNKNOWN';
+COMMENT ON COLUMN idem.idem_claim.run IS 'whether the caller owns the record and does the work';
+COMMENT ON COLUMN idem.idem_claim.changed IS 'whether this call changed the record';
+COMMENT ON COLUMN idem.idem_claim.attempt IS 'the fence, for idem_complete; only when run';
+COMMENT ON COLUMN idem.idem_claim.resource_id IS 'id for the row the work creates, the same over all attempts; only when run';
+COMMENT ON COLUMN idem.idem_claim.call_deadline IS 'no external call leaves after this; only when this claim marks a call';
+COMMENT ON COLUMN idem.idem_claim.context IS 'what the first claim left for later attempts; only when run';
+COMMENT ON COLUMN idem.idem_claim.retry_after IS 'seconds after which to ask again';
+COMMENT ON COLUMN idem.idem_claim.expires_at IS 'when the key counts as never used; NULL: never, or not to be told';
+COMMENT ON COLUMN idem.idem_claim.status IS 'HTTP status to send; only when not run';
+COMMENT ON COLUMN idem.idem_claim.headers IS 'headers to send, [[name, value], ...]; only when not run';
+COMMENT ON COLUMN idem.idem_claim.body IS 'body to send; only when not run';
+COMMENT ON COLUMN idem.idem_claim.body_kept IS 'for REPLAY and RESULT_GONE: whether the response''s body is there';
+
 -- What the functions of the record's owner answer.
 CREATE TYPE idem.idem_http AS (
 	status		integer,
@@ -61,6 +75,10 @@ CREATE TYPE idem.idem_http AS (
 	changed		boolean
 );
 COMMENT ON TYPE idem.idem_http IS 'an HTTP answer as it was stored, and whether this call stored it';
+COMMENT ON COLUMN idem.idem_http.status IS 'HTTP status to send';
+COMMENT ON COLUMN idem.idem_http.headers IS 'headers to send, [[name, value], ...]';
+COMMENT ON COLUMN idem.idem_http.body IS 'body to send';
+COMMENT ON COLUMN idem.idem_http.changed IS 'whether this call made the transition';
 
 --
 -- Canonical JSON and the request hash
@@ -73,9 +91,9 @@ COMMENT ON TYPE idem.idem_http IS 'an HTTP answer as it was stored, and whether 
 -- exact numbers: 1, 1.0, 1e0 and 100e-2 give 1, and two different decimals
 -- never give one text.
 --
--- Raises 54001 when the value is nested deeper than 1,000 levels, and 22021
--- when a string of a database that is not UTF-8 has no UTF-8 form.  Reads and
--- writes nothing.
+-- Raises 54001 when the value is nested deeper than 1,000 levels, 54000 when the
+-- text would be longer than 1 GB, and 22021 when a string of a database that is
+-- not UTF-8 has no UTF-8 form.  Reads and writes nothing.
 CREATE FUNCTION idem_canonical(body jsonb) RETURNS text
 	AS 'MODULE_PATHNAME', 'idem_canonical'
 	LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
@@ -237,7 +255,7 @@ COMMENT ON FUNCTION idem_try_insert(text, text, bytea, text, interval, interval,
 --	attempt		as idem_try_insert gave it: the fence
 --	status		HTTP status, 100 to 599; declines are stored like successes
 --	body		the exact bytes of the response; text and jsonb are stored as UTF-8
---	headers		[[name, value], ...]
+--	headers		[[name, value], ...], without control characters
 --
 -- changed is true when this call stored the response, and false when the same
 -- attempt had stored exactly this response before.  Everything else is an

@@ -15,9 +15,23 @@
 #include "compat.h"
 #include "idem_headers.h"
 
+/* Whether a string could end a header line early, or hide in it. */
+static bool
+has_control_character(const JsonbValue *string)
+{
+	for (int i = 0; i < string->val.string.len; i++)
+	{
+		unsigned char c = string->val.string.val[i];
+
+		if ((c < 0x20 && c != '\t') || c == 0x7f)
+			return true;
+	}
+	return false;
+}
+
 /* Whether one element of the list is [name, value]. */
 static bool
-pair_ok(const JsonbValue *pair, bool null_values)
+pair_ok(const JsonbValue *pair, bool http)
 {
 	JsonbContainer *container;
 	JsonbValue *name;
@@ -32,15 +46,19 @@ pair_ok(const JsonbValue *pair, bool null_values)
 	value = getIthJsonbValueFromContainer(container, 1);
 	if (name->type != jbvString || name->val.string.len == 0)
 		return false;
-	return value->type == jbvString || (null_values && value->type == jbvNull);
+	if (http)
+		return value->type == jbvString &&
+			!has_control_character(name) && !has_control_character(value);
+	return value->type == jbvString || value->type == jbvNull;
 }
 
 /*
  * Whether a list of headers has the form [[name, value], ...], with names of
- * one character or more and values that are strings or, if allowed, null.
+ * one character or more and values that are strings.  Kafka's values may be
+ * null; HTTP's headers may not contain control characters.
  */
 bool
-idem_headers_ok(Jsonb *headers, bool null_values)
+idem_headers_ok(Jsonb *headers, bool http)
 {
 	JsonbIterator *it;
 	JsonbIteratorToken token;
@@ -54,7 +72,7 @@ idem_headers_ok(Jsonb *headers, bool null_values)
 	while ((token = JsonbIteratorNext(&it, &element, true)) == WJB_ELEM)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (!pair_ok(&element, null_values))
+		if (!pair_ok(&element, http))
 			return false;
 	}
 	return true;
@@ -70,5 +88,5 @@ PG_FUNCTION_INFO_V1(headers_valid);
 Datum
 headers_valid(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_BOOL(idem_headers_ok(PG_GETARG_JSONB_P(0), true));
+	PG_RETURN_BOOL(idem_headers_ok(PG_GETARG_JSONB_P(0), false));
 }

@@ -10,6 +10,6 @@
 
 #include "utils/jsonb.h"
 
-extern bool idem_headers_ok(Jsonb *headers, bool null_values);
+extern bool idem_headers_ok(Jsonb *headers, bool http);
 
 #endif							/* IDEM_HEADERS_H */

@@ -95,7 +95,7 @@ check_emit_args(FunctionCallInfo fcinfo)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("payload and payload_bytes must not both be given"),
 				 errhint("Use payload for JSON and payload_bytes for everything else.")));
-	if (!PG_ARGISNULL(ARG_HEADERS) && !idem_headers_ok(PG_GETARG_JSONB_P(ARG_HEADERS), true))
+	if (!PG_ARGISNULL(ARG_HEADERS) && !idem_headers_ok(PG_GETARG_JSONB_P(ARG_HEADERS), false))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("headers are not a list of pairs"),

@@ -249,8 +249,8 @@ claim_result(FunctionCallInfo fcinfo, Claim *claim)
 {
 	RecordDecision *decision = &claim->decision;
 	bool		run = record_rules_runs(decision->outcome);
-	int64		expires_at = run ? decision->expires_at
-		: claim->row.facts.state == RECORD_NONE ? RECORD_TIME_UNSET : claim->row.facts.expires_at;
+	bool		hidden = claim->row.facts.state == RECORD_NONE || decision->outcome == RECORD_OUTCOME_MISMATCH;
+	int64		expires_at = run ? decision->expires_at : hidden ? RECORD_TIME_UNSET : claim->row.facts.expires_at;
 	TupleDesc	tupdesc;
 	Datum		values[13] = {0};
 	bool		nulls[13];
@@ -349,11 +349,11 @@ complete_args(FunctionCallInfo fcinfo, RecordKey *key, int64 *attempt, RecordRes
 	response->size = VARSIZE_ANY_EXHDR(response->body);
 	idem_require_arg(fcinfo, 5, "headers");
 	response->headers = PG_GETARG_JSONB_P(5);
-	if (!idem_headers_ok(response->headers, false))
+	if (!idem_headers_ok(response->headers, true))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("headers are not a list of pairs"),
-				 errhint("Give [[\"name\", \"value\"], ...]; names are not empty, values are strings.")));
+				 errhint("Give [[\"name\", \"value\"], ...]; names are not empty, values are strings, neither has control characters.")));
 
 	response->completed_at = GetCurrentTimestamp();
 	response->response_expires_at = response->completed_at + idem_response_retention * USECS_PER_MINUTE;
@@ -397,8 +397,8 @@ complete_error(RecordCompletion verdict, int64 attempt)
 		case RECORD_FENCED:
 			ereport(ERROR,
 					(errcode(ERRCODE_IDEM_FENCED),
-					 errmsg("attempt %lld no longer owns the idempotency record", (long long) attempt),
-					 errdetail("Its lease was over, and another attempt took the record over."),
+					 errmsg("attempt %lld does not own the idempotency record", (long long) attempt),
+					 errdetail("Its lease was over and another attempt took the record over, or its claim was rolled back."),
 					 errhint("Roll back. The request that owns the record now answers the client.")));
 			break;
 		case RECORD_CALL_MARKED_HERE:

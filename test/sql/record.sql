@@ -75,6 +75,7 @@ SELECT changed, status, convert_from(body, 'UTF8') AS body
   FROM idem_complete('record', 'life', :attempt, 201, '{ "seat" : 7 }');
 SELECT expires_at = (SELECT expires_at FROM idem.idempotency WHERE principal_id = 'record' AND idempotency_key = 'life') AS expiry_told
   FROM idem_try_insert('record', 'life', sha256('one'));
+SELECT outcome, expires_at FROM idem_try_insert('record', 'life', sha256('other'));
 
 -- anything else is an error: status, body, headers, attempt
 SELECT pg_temp.refused(format('SELECT idem_complete(''record'', ''life'', %s, %s, %L::text, %L)', attempt, status, body, headers))
@@ -432,6 +433,17 @@ ROLLBACK;
 -- the take-over was rolled back
 SELECT outcome FROM idem_try_insert('record', 'yours', sha256('one'));
 
+-- nobody takes a record over from itself; who comes after the commit may
+BEGIN;
+SELECT outcome FROM idem_try_insert('record', 'yours, no call', sha256('one'));
+SELECT outcome FROM idem_try_insert('record', 'yours, call', sha256('one'), call_timeout => '1 s');
+SELECT pg_temp.lease_over('yours, no call'), pg_temp.lease_over('yours, call') \g /dev/null
+SELECT outcome, retry_after FROM idem_try_insert('record', 'yours, no call', sha256('one'));
+SELECT outcome, retry_after FROM idem_try_insert('record', 'yours, call', sha256('one'));
+COMMIT;
+SELECT outcome FROM idem_try_insert('record', 'yours, no call', sha256('one'));
+SELECT outcome FROM idem_try_insert('record', 'yours, call', sha256('one'));
+
 -- An attempt number never repeats: a claim that was rolled back can't complete
 -- the next one's record.
 BEGIN;
@@ -565,7 +577,9 @@ SELECT what || E'\n  ' || pg_temp.refused(format('SELECT idem_complete(%s)', rep
 	(24, 'one header, flat', '''record'', ''bad completion'', $, 201, ''{}'', ''["a", "b"]'''),
 	(25, 'the second header is bad', '''record'', ''bad completion'', $, 201, ''{}'', ''[["a", "b"], {}]'''),
 	(26, 'body that is no JSON', '''record'', ''bad completion'', $, 201, ''{seat: 7}''::jsonb'),
-	(27, 'no body given', '''record'', ''bad completion'', $, 201')) AS t(n, what, arguments)
+	(27, 'no body given', '''record'', ''bad completion'', $, 201'),
+	(28, 'header with a line feed', '''record'', ''bad completion'', $, 201, ''{}'', ''[["a", "b\nset-cookie: c"]]'''),
+	(29, 'header name with a carriage return', '''record'', ''bad completion'', $, 201, ''{}'', ''[["a\r", "b"]]''')) AS t(n, what, arguments)
  ORDER BY n;
 \pset tuples_only off
 \pset format aligned

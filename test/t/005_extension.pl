@@ -142,22 +142,57 @@ $kafka->start;
 $node->wait_published;
 is(marks_are_true('broker away'), 20, 'the new rows are published when the broker is back');
 
-# Rows that move between reading and marking are found by their seq.
+# The sharpest case: the worker stands before the mark, with Kafka's reports for
+# old rows in hand, while new rows take their places unseen.
 my $locker = $node->session;
+
+sub before_the_mark
+{
+	my ($type) = @_;
+
+	$locker->query(q{SELECT pg_advisory_lock(7357, hashtext('relay-before-mark'))});
+	$node->set('idem.test_points' => 'relay-before-mark=wait');
+	write_rows($type);
+	wait_until(
+		'the worker stands before the mark',
+		sub {
+			return $node->value(q{SELECT count(*) FROM pg_stat_activity
+				WHERE backend_type = 'idem relay' AND wait_event = 'advisory'});
+		});
+	return;
+}
+
+sub go_on
+{
+	$locker->query('SELECT pg_advisory_unlock_all()');
+	$node->reset('idem.test_points');
+	$node->wait_published;
+	return;
+}
+
+sub with_reports_in_hand
+{
+	my ($name, $sql) = @_;
+
+	$node->value('TRUNCATE idem.outbox; ALTER SEQUENCE idem.outbox_seq RESTART');
+	before_the_mark("$name-old");
+	my $before = places();
+	quickly("$name with reports in hand", $sql);
+	write_rows("$name-new");
+	is(places(), $before, "$name: new rows are where the old ones were");
+	go_on();
+	is(marks_are_true($name), 20, "$name: the new rows are published");
+	return;
+}
+
+with_reports_in_hand('hand-drop-create', 'DROP EXTENSION idem; CREATE EXTENSION idem');
+with_reports_in_hand('hand-truncate', 'TRUNCATE idem.outbox; ALTER SEQUENCE idem.outbox_seq RESTART');
+
+# Rows that move between reading and marking are found by their seq.
 $node->value('DELETE FROM idem.outbox WHERE seq % 2 = 0');
-$locker->query(q{SELECT pg_advisory_lock(7357, hashtext('relay-before-mark'))});
-$node->set('idem.test_points' => 'relay-before-mark=wait');
-write_rows('moved');
-wait_until(
-	'the worker stands before the mark',
-	sub {
-		return $node->value(q{SELECT count(*) FROM pg_stat_activity
-			WHERE backend_type = 'idem relay' AND wait_event = 'advisory'});
-	});
+before_the_mark('moved');
 quickly('VACUUM FULL before the mark', 'VACUUM FULL idem.outbox');
-$locker->query('SELECT pg_advisory_unlock_all()');
-$node->reset('idem.test_points');
-$node->wait_published;
+go_on();
 is(marks_are_true('moved'), 30, 'rows that VACUUM FULL moved are marked');
 my %times;
 $times{$_}++ foreach event_ids(grep { header($_, 'ce_type') eq 'moved' } read_topic($kafka, 't'));
