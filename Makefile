@@ -14,15 +14,18 @@ OBJS = \
 	src/canonical.o \
 	src/idem.o \
 	src/idem_args.o \
+	src/idem_claim.o \
 	src/idem_guc.o \
 	src/idem_hash.o \
 	src/idem_headers.o \
 	src/idem_inbox.o \
+	src/idem_key.o \
 	src/idem_note.o \
 	src/idem_outbox.o \
-	src/idem_record.o \
+	src/idem_owner.o \
 	src/idem_relay_status.o \
 	src/idem_shmem.o \
+	src/idem_sweep.o \
 	src/idem_uuid.o \
 	src/record_answer.o \
 	src/record_rules.o \

@@ -20,3 +20,9 @@ CREATE TABLE enrollment.refund (
 	offering_id		text NOT NULL,
 	principal_id	text NOT NULL
 );
+
+CREATE ROLE enrollment_service LOGIN;
+SELECT idem_grant('consumer', 'enrollment_service');
+GRANT USAGE ON SCHEMA enrollment TO enrollment_service;
+GRANT SELECT, INSERT ON enrollment.seat TO enrollment_service;
+GRANT INSERT ON enrollment.refund TO enrollment_service;

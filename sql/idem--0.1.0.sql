@@ -127,8 +127,6 @@ COMMENT ON FUNCTION idem_uuid7() IS 'a new version 7 UUID (RFC 9562)';
 CREATE SEQUENCE idem.attempt AS bigint;
 COMMENT ON SEQUENCE idem.attempt IS 'numbers of claims: the fence of idem_complete';
 
--- No index but the primary key: completing a record then is a HOT update,
--- which needs the room that the fillfactor leaves.
 CREATE TABLE idem.idempotency (
 	principal_id		text COLLATE "C" NOT NULL,
 	idempotency_key		text COLLATE "C" NOT NULL,
@@ -146,7 +144,13 @@ CREATE TABLE idem.idempotency (
 	call_started_at		timestamptz,
 	call_deadline		timestamptz,
 	dedup_until			timestamptz,
+	yielded				boolean NOT NULL DEFAULT false,
 	context				jsonb,
+	retention			interval,
+	unknown_at			timestamptz,
+	unknown_reason		text,
+	external_ref		text,
+	verdict				text COLLATE "C",
 	response_status		integer,
 	response_headers	jsonb,
 	response_body		bytea,
@@ -161,9 +165,23 @@ CREATE TABLE idem.idempotency (
 	CONSTRAINT idempotency_completed CHECK ((state = 'COMPLETED') = (completed_at IS NOT NULL)),
 	CONSTRAINT idempotency_response CHECK (state <> 'COMPLETED' OR (response_status IS NOT NULL
 		AND response_headers IS NOT NULL AND response_size IS NOT NULL AND response_expires_at IS NOT NULL)),
+	CONSTRAINT idempotency_unknown CHECK (state <> 'UNKNOWN' OR (unknown_at IS NOT NULL AND expires_at IS NULL)),
+	CONSTRAINT idempotency_verdict CHECK (verdict IS NULL OR (state = 'COMPLETED' AND verdict IN ('completed', 'not_applied'))),
 	CONSTRAINT idempotency_call CHECK ((call_started_at IS NULL) = (call_deadline IS NULL)
 		AND (call_started_at IS NULL) = (call_xid IS NULL))
-) WITH (fillfactor = 50);
+);
+
+-- For the sweeper of unfinished work and for operators: small, since settled
+-- records leave it.
+CREATE INDEX idempotency_unsettled ON idem.idempotency (lease_expires_at) WHERE state <> 'COMPLETED';
+COMMENT ON INDEX idem.idempotency_unsettled IS 'finds records that are in progress or UNKNOWN';
+
+-- For the sweep of what has expired.
+CREATE INDEX idempotency_expires ON idem.idempotency (expires_at) WHERE expires_at IS NOT NULL;
+COMMENT ON INDEX idem.idempotency_expires IS 'finds records that have expired';
+CREATE INDEX idempotency_response_expires ON idem.idempotency (response_expires_at)
+	WHERE response_body IS NOT NULL;
+COMMENT ON INDEX idem.idempotency_response_expires IS 'finds responses that are no longer kept';
 
 COMMENT ON TABLE idem.idempotency IS 'one record per (principal, key): who owns the work, and the answer once there is one';
 COMMENT ON COLUMN idem.idempotency.principal_id IS 'whoever the key belongs to: tenant, user or API client, from the credentials';
@@ -182,8 +200,14 @@ COMMENT ON COLUMN idem.idempotency.lease_expires_at IS 'the claim counts as aliv
 COMMENT ON COLUMN idem.idempotency.call_started_at IS 'when the present attempt marked its external call';
 COMMENT ON COLUMN idem.idempotency.call_deadline IS 'no call of the present attempt leaves after this time';
 COMMENT ON COLUMN idem.idempotency.dedup_until IS 'the far side honours the key until then, counted from the first call; NULL: it does not';
+COMMENT ON COLUMN idem.idempotency.yielded IS 'the present attempt gave its lease up, and does not count towards idem.max_tries';
+COMMENT ON COLUMN idem.idempotency.retention IS 'how long the key is remembered, if not idem.record_retention';
+COMMENT ON COLUMN idem.idempotency.unknown_at IS 'when the record became UNKNOWN';
+COMMENT ON COLUMN idem.idempotency.unknown_reason IS 'why, in the words of who marked it';
+COMMENT ON COLUMN idem.idempotency.external_ref IS 'what the far side calls the operation';
+COMMENT ON COLUMN idem.idempotency.verdict IS 'how an operator settled an UNKNOWN record: completed or not_applied';
 COMMENT ON COLUMN idem.idempotency.context IS 'what a later attempt needs to go on: ids and references, never secrets';
-COMMENT ON COLUMN idem.idempotency.response_status IS 'HTTP status of the stored response';
+COMMENT ON COLUMN idem.idempotency.response_status IS 'HTTP status of the stored response; of the interim answer while UNKNOWN';
 COMMENT ON COLUMN idem.idempotency.response_headers IS 'headers of the stored response: [[name, value], ...]';
 COMMENT ON COLUMN idem.idempotency.response_body IS 'body of the stored response; NULL when it was over idem.max_response_bytes';
 COMMENT ON COLUMN idem.idempotency.response_size IS 'bytes of the response body';
@@ -208,6 +232,10 @@ COMMENT ON COLUMN idem.idempotency.expires_at IS 'the key counts as never used f
 --	dedup_window	how long the far side honours the same key, counted from the
 --					first call; 0: it does not, and the call can't be repeated
 --	context			what a later attempt needs to go on; never secrets
+--	also_accept		other hashes that stand for the same request, while the
+--					definition of the hash or its secret is being changed
+--	retention		how long the key is remembered from its completion, > 0; NULL:
+--					idem.record_retention.  Its response goes no later
 --
 -- Outcomes:
 --	STARTED			run: the caller owns a new record
@@ -239,12 +267,91 @@ CREATE FUNCTION idem_try_insert(
 	lease interval DEFAULT NULL,
 	call_timeout interval DEFAULT NULL,
 	dedup_window interval DEFAULT '0',
-	context jsonb DEFAULT NULL)
+	context jsonb DEFAULT NULL,
+	also_accept bytea[] DEFAULT '{}',
+	retention interval DEFAULT NULL)
 	RETURNS idem.idem_claim
 	AS 'MODULE_PATHNAME', 'idem_try_insert'
-	LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION idem_try_insert(text, text, bytea, text, interval, interval, interval, jsonb)
+	LANGUAGE C VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
+COMMENT ON FUNCTION idem_try_insert(text, text, bytea, text, interval, interval, interval, jsonb, bytea[], interval)
 	IS 'claims an idempotency key, or gives the answer to send instead';
+
+-- idem_try_insert_many(...) -> one row per line, in the order of the lines
+--
+-- Claims many keys of one principal in one call, as idem_try_insert would one by
+-- one; the other arguments hold for all lines.  ord counts from 1.  A key that
+-- stands twice is ALREADY_YOURS or MISMATCH the second time.
+--
+--	idempotency_keys	1 to 1,000 keys
+--	request_hashes		as many hashes
+--
+-- Never waits, so two calls with the same keys in opposite order don't deadlock.
+-- Each claim holds a lock until the end of the transaction: sessions that do
+-- this at the same time need max_locks_per_transaction * (max_connections +
+-- max_prepared_transactions) above 1,000 each, or the call fails with 53200.
+--
+-- Raises what idem_try_insert raises, and 22023 (lists of different lengths, or
+-- too long), 53200.
+CREATE FUNCTION idem_try_insert_many(
+	principal_id text,
+	idempotency_keys text[],
+	request_hashes bytea[],
+	operation text DEFAULT NULL,
+	lease interval DEFAULT NULL,
+	call_timeout interval DEFAULT NULL,
+	dedup_window interval DEFAULT '0',
+	context jsonb DEFAULT NULL,
+	also_accept bytea[] DEFAULT '{}',
+	retention interval DEFAULT NULL,
+	OUT ord integer,
+	OUT idempotency_key text,
+	OUT outcome text,
+	OUT run boolean,
+	OUT changed boolean,
+	OUT attempt bigint,
+	OUT resource_id uuid,
+	OUT call_deadline timestamptz,
+	OUT claim_context jsonb,
+	OUT retry_after integer,
+	OUT expires_at timestamptz,
+	OUT status integer,
+	OUT headers jsonb,
+	OUT body bytea,
+	OUT body_kept boolean)
+	RETURNS SETOF record
+	AS 'MODULE_PATHNAME', 'idem_try_insert_many'
+	LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1000 SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
+COMMENT ON FUNCTION idem_try_insert_many(text, text[], bytea[], text, interval, interval, interval, jsonb, bytea[], interval)
+	IS 'claims up to 1,000 idempotency keys of one principal in one call';
+
+-- idem_before_call(principal_id, idempotency_key, attempt, timeout, dedup_window)
+--	-> timestamptz, the call's deadline
+--
+-- Marks an external call of an attempt: it starts now, and none leaves after the
+-- time that this gives.  For calls that idem_try_insert did not mark.  Commit
+-- before calling.
+--
+--	timeout			how long the call may take, > 0
+--	dedup_window	how long the far side honours the same key, counted from the
+--					first call; 0: it does not
+--
+-- Renews the lease to idem.call_margin after the deadline.  On disk when the
+-- transaction has committed, whatever synchronous_commit says.
+--
+-- Raises ID001 (the attempt does not own the record), ID002 (the record is
+-- UNKNOWN or completed, its lease is over and the call can't be repeated, or the
+-- call would end after the far side has forgotten the key), 22004, 22023, 40001.
+CREATE FUNCTION idem_before_call(
+	principal_id text,
+	idempotency_key text,
+	attempt bigint,
+	timeout interval,
+	dedup_window interval DEFAULT '0')
+	RETURNS timestamptz
+	AS 'MODULE_PATHNAME', 'idem_before_call'
+	LANGUAGE C VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
+COMMENT ON FUNCTION idem_before_call(text, text, bigint, interval, interval)
+	IS 'marks an external call of an attempt, and gives the time after which it must not leave';
 
 -- idem_complete(principal_id, idempotency_key, attempt, status, body, headers)
 --	-> idem.idem_http, one row
@@ -279,7 +386,7 @@ CREATE FUNCTION idem_complete(
 	headers jsonb DEFAULT '[["content-type", "application/json"]]')
 	RETURNS idem.idem_http
 	AS 'MODULE_PATHNAME', 'idem_complete'
-	LANGUAGE C VOLATILE PARALLEL UNSAFE;
+	LANGUAGE C VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
 COMMENT ON FUNCTION idem_complete(text, text, bigint, integer, bytea, jsonb)
 	IS 'stores the response of an attempt, and gives back what to send';
 
@@ -308,6 +415,275 @@ CREATE FUNCTION idem_complete(
 	RETURN idem_complete(principal_id, idempotency_key, attempt, status, convert_to(body::text, 'UTF8'), headers);
 COMMENT ON FUNCTION idem_complete(text, text, bigint, integer, jsonb, jsonb)
 	IS 'stores the response of an attempt, and gives back what to send';
+
+-- idem_mark_unknown(principal_id, idempotency_key, attempt, reason, external_ref,
+--	status) -> idem.idem_http, one row
+--
+-- Says that nobody can know whether the work of an attempt was done: a call that
+-- can't be repeated had no answer.  The record becomes UNKNOWN, is never run
+-- again by itself and never expires; idem_resolve settles it, or a late answer of
+-- the same attempt completes it.  Gives the answer to send, which later claims
+-- hear as well.
+--
+--	reason			why, for operators; never secrets
+--	external_ref	what the far side calls the operation
+--	status			HTTP status of the interim answer, 100 to 599
+--
+-- changed is false when the record was UNKNOWN already.  On disk when the
+-- transaction has committed, whatever synchronous_commit says.
+--
+-- Raises ID001 (the attempt does not own the record), ID002 (completed), 22004,
+-- 22023, 40001.
+CREATE FUNCTION idem_mark_unknown(
+	principal_id text,
+	idempotency_key text,
+	attempt bigint,
+	reason text DEFAULT NULL,
+	external_ref text DEFAULT NULL,
+	status integer DEFAULT 202)
+	RETURNS idem.idem_http
+	AS 'MODULE_PATHNAME', 'idem_mark_unknown'
+	LANGUAGE C VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
+COMMENT ON FUNCTION idem_mark_unknown(text, text, bigint, text, text, integer)
+	IS 'says that nobody can know whether the work of an attempt was done';
+
+-- idem_yield(principal_id, idempotency_key, attempt) -> idem.idem_http, one row
+--
+-- Ends the lease of an attempt, and keeps the call mark: the next claim resumes
+-- at once, or becomes UNKNOWN where the call can't be repeated.  For an attempt
+-- that did nothing, or whose call had no answer from a far side that honours the
+-- key.  Gives a 503 with retry-after to send.
+--
+-- changed is false when the lease was over already.  A yield does not count
+-- towards idem.max_tries.
+--
+-- Raises ID001 (the attempt does not own the record), ID002 (the record is
+-- UNKNOWN or completed, or its lease is over and the call can't be repeated),
+-- 22004, 40001.
+CREATE FUNCTION idem_yield(
+	principal_id text,
+	idempotency_key text,
+	attempt bigint)
+	RETURNS idem.idem_http
+	AS 'MODULE_PATHNAME', 'idem_yield'
+	LANGUAGE C VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
+COMMENT ON FUNCTION idem_yield(text, text, bigint) IS 'ends the lease of an attempt, so that the next claim resumes at once';
+
+-- idem_resolve(principal_id, idempotency_key, verdict, evidence, status, body,
+--	headers) -> idem.idem_http, one row
+--
+-- An operator settles an UNKNOWN record: it becomes COMPLETED with the response
+-- given, which the client's next retry gets.  It never runs again.  Write the
+-- business rows and events in the same transaction, as the live path does.
+--
+--	verdict		'completed' (it was done) or 'not_applied' (it was not, and never
+--				will be)
+--	evidence	how that is known; kept in idem.resolution
+--	status, body, headers	as for idem_complete
+--
+-- changed is false, and the stored response is given, when the record was settled
+-- with the same verdict before.
+--
+-- Raises ID002 (not UNKNOWN; settled with the other verdict; or asked before
+-- idem.call_grace after the call's deadline, when the call may still be on its
+-- way), ID001 (there is no record), 22004, 22023, 40001.
+CREATE FUNCTION idem_resolve(
+	principal_id text,
+	idempotency_key text,
+	verdict text,
+	evidence jsonb,
+	status integer,
+	body bytea,
+	headers jsonb DEFAULT '[["content-type", "application/json"]]')
+	RETURNS idem.idem_http
+	AS 'MODULE_PATHNAME', 'idem_resolve'
+	LANGUAGE C VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
+COMMENT ON FUNCTION idem_resolve(text, text, text, jsonb, integer, bytea, jsonb)
+	IS 'settles an UNKNOWN record with a verdict and a response';
+
+CREATE FUNCTION idem_resolve(
+	principal_id text,
+	idempotency_key text,
+	verdict text,
+	evidence jsonb,
+	status integer,
+	body text,
+	headers jsonb DEFAULT '[["content-type", "application/json"]]')
+	RETURNS idem.idem_http
+	LANGUAGE SQL VOLATILE PARALLEL UNSAFE
+	RETURN idem_resolve(principal_id, idempotency_key, verdict, evidence, status, convert_to(body, 'UTF8'), headers);
+COMMENT ON FUNCTION idem_resolve(text, text, text, jsonb, integer, text, jsonb)
+	IS 'settles an UNKNOWN record with a verdict and a response';
+
+CREATE FUNCTION idem_resolve(
+	principal_id text,
+	idempotency_key text,
+	verdict text,
+	evidence jsonb,
+	status integer,
+	body jsonb,
+	headers jsonb DEFAULT '[["content-type", "application/json"]]')
+	RETURNS idem.idem_http
+	LANGUAGE SQL VOLATILE PARALLEL UNSAFE
+	RETURN idem_resolve(principal_id, idempotency_key, verdict, evidence, status, convert_to(body::text, 'UTF8'), headers);
+COMMENT ON FUNCTION idem_resolve(text, text, text, jsonb, integer, jsonb, jsonb)
+	IS 'settles an UNKNOWN record with a verdict and a response';
+
+-- What operators decided; rows are only added.
+CREATE TABLE idem.resolution (
+	resolution_id	bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+	principal_id	text COLLATE "C" NOT NULL,
+	idempotency_key	text COLLATE "C" NOT NULL,
+	attempt			bigint NOT NULL,
+	verdict			text NOT NULL,
+	evidence		jsonb NOT NULL,
+	response_status	integer NOT NULL,
+	resolved_by		name NOT NULL,
+	resolved_at		timestamptz NOT NULL
+);
+COMMENT ON TABLE idem.resolution IS 'verdicts of operators on UNKNOWN records';
+COMMENT ON COLUMN idem.resolution.resolution_id IS 'number of the verdict';
+COMMENT ON COLUMN idem.resolution.principal_id IS 'principal of the record';
+COMMENT ON COLUMN idem.resolution.idempotency_key IS 'key of the record';
+COMMENT ON COLUMN idem.resolution.attempt IS 'attempt whose outcome was not known';
+COMMENT ON COLUMN idem.resolution.verdict IS 'completed or not_applied';
+COMMENT ON COLUMN idem.resolution.evidence IS 'how that is known';
+COMMENT ON COLUMN idem.resolution.response_status IS 'HTTP status of the response that was stored';
+COMMENT ON COLUMN idem.resolution.resolved_by IS 'role that was logged in';
+COMMENT ON COLUMN idem.resolution.resolved_at IS 'when';
+
+-- idem_claim_stale(operation, max_rows, lease) -> one row per claim
+--
+-- For a sweeper that finishes what crashed attempts left: claims up to max_rows
+-- records of an operation whose lease is over, the longest over first, and skips
+-- those that another transaction holds.  A row is RESUMED (run), or UNKNOWN with
+-- changed: mark the business rows, and commit.
+--
+--	operation	as given to idem_try_insert
+--	max_rows	1 to 1,000
+--	lease		how long the claims count as alive, > 0; NULL: idem.lease
+--
+-- Mark calls with idem_before_call.  Never waits; on disk when the transaction
+-- has committed, whatever synchronous_commit says.  Raises 22004, 22023, 25006.
+CREATE FUNCTION idem_claim_stale(
+	operation text,
+	max_rows integer DEFAULT 1,
+	lease interval DEFAULT NULL,
+	OUT principal_id text,
+	OUT idempotency_key text,
+	OUT outcome text,
+	OUT run boolean,
+	OUT changed boolean,
+	OUT attempt bigint,
+	OUT resource_id uuid,
+	OUT call_deadline timestamptz,
+	OUT context jsonb,
+	OUT retry_after integer,
+	OUT expires_at timestamptz,
+	OUT status integer,
+	OUT headers jsonb,
+	OUT body bytea,
+	OUT body_kept boolean)
+	RETURNS SETOF record
+	AS 'MODULE_PATHNAME', 'idem_claim_stale'
+	LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1 SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
+COMMENT ON FUNCTION idem_claim_stale(text, integer, interval)
+	IS 'claims records of an operation that crashed attempts left behind';
+
+-- idem_lookup(principal_id, idempotency_key) -> idem.idem_claim, one row or none
+--
+-- What a claim of this key would hear from the record as it is, for any request:
+-- IN_PROGRESS (also when the lease is over), UNKNOWN, REPLAY or RESULT_GONE; run
+-- and changed are false.  No row: the key was never used, or has expired.
+-- Authorise before calling: it compares no hash.  Writes nothing.  Raises 22004,
+-- 22023.
+CREATE FUNCTION idem_lookup(principal_id text, idempotency_key text)
+	RETURNS SETOF idem.idem_claim
+	AS 'MODULE_PATHNAME', 'idem_lookup'
+	LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1 SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
+COMMENT ON FUNCTION idem_lookup(text, text) IS 'the answer that a record holds, without claiming it';
+
+-- idem_http_problem(code) -> idem.idem_http, one row
+--
+-- The HTTP answer for a problem, a problem document (RFC 9457), where there is no
+-- record to give one: idempotency_key_missing and idempotency_key_malformed
+-- (400), and those that claims give as well: idempotency_key_reused,
+-- operation_in_progress, operation_result_expired (409), operation_uncertain
+-- (202).  Raises 22004, 22023 (no such code).
+CREATE FUNCTION idem_http_problem(code text) RETURNS idem.idem_http
+	AS 'MODULE_PATHNAME', 'idem_http_problem'
+	LANGUAGE C STABLE PARALLEL SAFE;
+COMMENT ON FUNCTION idem_http_problem(text) IS 'the HTTP answer for a problem with an idempotency key';
+
+-- idem_key(header) -> text
+--
+-- The key in an Idempotency-Key header: bare, or a string of structured fields
+-- (RFC 9651, section 3.3.3) as the Idempotency-Key draft has it, so that abc and
+-- "abc" are one key.  NULL for NULL.  Raises 22023 when it is empty, longer than
+-- 255 characters, has control characters, or is a string that does not end.
+CREATE FUNCTION idem_key(header text) RETURNS text
+	AS 'MODULE_PATHNAME', 'idem_key'
+	LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION idem_key(text) IS 'the key in an Idempotency-Key header';
+
+-- idem_step_key(saga, step, generation) -> text
+--
+-- The key for a step of a saga: the same for every retry of the step, another for
+-- another step or the next generation (after a definite refusal).  A compensation
+-- is a step with a name of its own.  64 hexadecimal digits: the hash of
+-- [saga, step, generation].  NULL for NULL.
+CREATE FUNCTION idem_step_key(saga text, step text, generation integer DEFAULT 1) RETURNS text
+	LANGUAGE SQL IMMUTABLE STRICT PARALLEL SAFE
+	RETURN encode(idem_hash(jsonb_build_array(saga, step, generation)), 'hex');
+COMMENT ON FUNCTION idem_step_key(text, text, integer) IS 'the idempotency key for a step of a saga';
+
+-- idem_sweep(max_rows) -> one row: records, responses, more
+--
+-- Deletes up to max_rows records that have expired, and drops up to max_rows
+-- responses that are no longer kept; says how many, and whether there may be
+-- more.  Call it from a scheduler, each call in a transaction of its own, until
+-- more is false.  Rechecks each row and skips those that another transaction
+-- holds; no claim waits for it.
+--
+--	max_rows	1 to 10,000
+--
+-- Raises 22004, 22023.
+CREATE FUNCTION idem_sweep(
+	max_rows integer DEFAULT 1000,
+	OUT records bigint,
+	OUT responses bigint,
+	OUT more boolean)
+	RETURNS record
+	AS 'MODULE_PATHNAME', 'idem_sweep'
+	LANGUAGE C VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
+COMMENT ON FUNCTION idem_sweep(integer) IS 'deletes expired records and responses, a batch per call';
+
+-- UNKNOWN records, and those in progress whose lease is over.
+CREATE VIEW idem.unresolved AS
+	SELECT r.principal_id, r.idempotency_key, r.operation, r.state, r.resource_id, r.attempt, r.tries,
+		coalesce(r.unknown_at, r.lease_expires_at) AS since,
+		pg_catalog.clock_timestamp() - coalesce(r.unknown_at, r.lease_expires_at) AS age,
+		r.call_started_at, r.call_deadline, r.dedup_until,
+		r.unknown_reason, r.external_ref, r.context
+	FROM idem.idempotency AS r
+	WHERE r.state = 'UNKNOWN' OR (r.state = 'IN_PROGRESS' AND r.lease_expires_at <= pg_catalog.clock_timestamp())
+	ORDER BY since;
+COMMENT ON VIEW idem.unresolved IS 'records that are UNKNOWN, or whose lease is over, oldest first';
+COMMENT ON COLUMN idem.unresolved.principal_id IS 'whoever the key belongs to';
+COMMENT ON COLUMN idem.unresolved.idempotency_key IS 'the client''s key';
+COMMENT ON COLUMN idem.unresolved.operation IS 'name of the operation';
+COMMENT ON COLUMN idem.unresolved.state IS 'UNKNOWN, or IN_PROGRESS with a lease that is over';
+COMMENT ON COLUMN idem.unresolved.resource_id IS 'id of the row that the work creates';
+COMMENT ON COLUMN idem.unresolved.attempt IS 'the attempt that made the call, or that stopped';
+COMMENT ON COLUMN idem.unresolved.tries IS 'how many attempts ended without an answer';
+COMMENT ON COLUMN idem.unresolved.since IS 'when it became UNKNOWN, or when its lease was over';
+COMMENT ON COLUMN idem.unresolved.age IS 'how long ago that was';
+COMMENT ON COLUMN idem.unresolved.call_started_at IS 'when the external call was marked';
+COMMENT ON COLUMN idem.unresolved.call_deadline IS 'no call left after this time';
+COMMENT ON COLUMN idem.unresolved.dedup_until IS 'the far side honours the key until then';
+COMMENT ON COLUMN idem.unresolved.unknown_reason IS 'why it is UNKNOWN';
+COMMENT ON COLUMN idem.unresolved.external_ref IS 'what the far side calls the operation';
+COMMENT ON COLUMN idem.unresolved.context IS 'what a later attempt needs to go on';
 
 --
 -- Outbox
@@ -462,7 +838,7 @@ CREATE FUNCTION outbox_emit(
 	payload_bytes bytea DEFAULT NULL)
 	RETURNS uuid
 	AS 'MODULE_PATHNAME', 'outbox_emit'
-	LANGUAGE C VOLATILE PARALLEL UNSAFE;
+	LANGUAGE C VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
 COMMENT ON FUNCTION outbox_emit(text, text, text, jsonb, jsonb, text, text, text, bytea)
 	IS 'writes an event in the caller''s transaction, for the relay to publish';
 
@@ -515,7 +891,7 @@ COMMENT ON COLUMN idem.inbox.applied_at IS 'when it was applied';
 -- again), 55P03 (lock_timeout).
 CREATE FUNCTION inbox_apply(consumer text, event_id uuid) RETURNS boolean
 	AS 'MODULE_PATHNAME', 'inbox_apply'
-	LANGUAGE C VOLATILE PARALLEL UNSAFE;
+	LANGUAGE C VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
 COMMENT ON FUNCTION inbox_apply(text, uuid) IS 'true the first time a consumer sees an event, false for a repeat';
 
 --
@@ -545,6 +921,8 @@ $$;
 
 SELECT pg_catalog.pg_extension_config_dump('idem.attempt', '');
 SELECT pg_catalog.pg_extension_config_dump('idem.idempotency', '');
+SELECT pg_catalog.pg_extension_config_dump('idem.resolution', '');
+SELECT pg_catalog.pg_extension_config_dump('idem.resolution_resolution_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('idem.outbox_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('idem.outbox_once', '');
 
@@ -602,6 +980,58 @@ COMMENT ON FUNCTION idem_relay_sweep() IS 'asks the relay to read the whole outb
 
 -- A relay that ran before the extension was there starts to work now.
 SELECT idem_relay_sweep();
+
+-- idem_grant(kind, role) -> void
+--
+-- Gives a role the rights that its work needs, and no others:
+--
+--	application	claim, complete and the other functions of a record's owner,
+--				hashes and keys, outbox_emit and INSERT into idem.outbox
+--	consumer	inbox_apply
+--	operator	idem_resolve, idem_lookup, idem_claim_stale, idem_sweep,
+--				idem_relay_sweep, and reading tables and views of schema idem
+--
+-- Raises 22004, 22023 (no such kind), 42704 (no such role).  Only a superuser
+-- can call it.  Undo with REVOKE or DROP OWNED BY.
+CREATE FUNCTION idem_grant(kind text, role regrole) RETURNS void
+	LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	names	CONSTANT text[] := CASE kind
+		WHEN 'application' THEN '{idem_try_insert,idem_try_insert_many,idem_before_call,idem_complete,idem_mark_unknown,idem_yield,idem_claim_stale,idem_lookup,idem_http_problem,idem_key,idem_step_key,idem_canonical,idem_hash,idem_uuid7,outbox_emit,outbox_slot,outbox_note,kafka_topic_valid,headers_valid}'::text[]
+		WHEN 'consumer' THEN '{inbox_apply}'::text[]
+		WHEN 'operator' THEN '{idem_resolve,idem_lookup,idem_claim_stale,idem_sweep,idem_relay_sweep,relay_state}'::text[]
+	END;
+	member	regprocedure;
+BEGIN
+	IF kind IS NULL OR role IS NULL THEN
+		RAISE EXCEPTION '% must not be null', CASE WHEN kind IS NULL THEN 'kind' ELSE 'role' END
+			USING ERRCODE = 'null_value_not_allowed';
+	END IF;
+	IF names IS NULL THEN
+		RAISE EXCEPTION 'there is no kind of role "%"', kind
+			USING ERRCODE = 'invalid_parameter_value', HINT = 'Use application, consumer or operator.';
+	END IF;
+
+	EXECUTE format('GRANT USAGE ON SCHEMA idem TO %s', role);
+	FOR member IN
+		SELECT p.oid::regprocedure
+		FROM pg_proc AS p
+		JOIN pg_depend AS d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
+		JOIN pg_extension AS e ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid
+		WHERE e.extname = 'idem' AND p.proname = ANY (names)
+	LOOP
+		EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %s', member, role);
+	END LOOP;
+	IF kind = 'application' THEN
+		EXECUTE format('GRANT INSERT ON idem.outbox TO %s', role);
+		EXECUTE format('GRANT USAGE ON SEQUENCE idem.outbox_seq TO %s', role);
+	ELSIF kind = 'operator' THEN
+		EXECUTE format('GRANT SELECT ON idem.idempotency, idem.resolution, idem.unresolved, idem.outbox, idem.outbox_once, idem.inbox, idem.relay_status TO %s', role);
+	END IF;
+END
+$$;
+COMMENT ON FUNCTION idem_grant(text, regrole) IS 'gives a role the rights that its work needs: application, consumer or operator';
 
 --
 -- Privileges: nothing to PUBLIC

@@ -48,19 +48,14 @@ has_control_character(const char *s, int len)
 }
 
 /*
- * A text argument that becomes part of a key: not NULL, 1 to 255 characters, no
- * control characters.  Checked here, because an index would refuse some long
- * values only, and with an error that says nothing to a caller.
+ * Checks a text that becomes part of a key: 1 to 255 characters, no control
+ * characters.  Checked here, because an index would refuse some long values
+ * only, and with an error that says nothing to a caller.
  */
-text *
-idem_name_arg(FunctionCallInfo fcinfo, int argno, const char *name)
+void
+idem_check_name(text *value, const char *name)
 {
-	text	   *value;
-	int			nchars;
-
-	idem_require_arg(fcinfo, argno, name);
-	value = PG_GETARG_TEXT_PP(argno);
-	nchars = pg_mbstrlen_with_len(VARDATA_ANY(value), VARSIZE_ANY_EXHDR(value));
+	int			nchars = pg_mbstrlen_with_len(VARDATA_ANY(value), VARSIZE_ANY_EXHDR(value));
 
 	if (nchars == 0)
 		ereport(ERROR,
@@ -79,34 +74,46 @@ idem_name_arg(FunctionCallInfo fcinfo, int argno, const char *name)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s must not contain control characters", name),
 				 errhint(REFUSE_HINT)));
-	return value;
+}
+
+/* A text argument that becomes part of a key: not NULL, and checked. */
+text *
+idem_name_arg(FunctionCallInfo fcinfo, int argno, const char *name)
+{
+	idem_require_arg(fcinfo, argno, name);
+	idem_check_name(PG_GETARG_TEXT_PP(argno), name);
+	return PG_GETARG_TEXT_PP(argno);
 }
 
 /*
- * An interval argument in microseconds, with a day of 24 hours and a month of
- * 30 days, so that a length never depends on a time zone.  False when it is
- * NULL.  Raises 22023 when it is less than min or more than ten years.
+ * An interval in microseconds, with a day of 24 hours and a month of 30 days, so
+ * that a length never depends on a time zone.  Cut off beyond what is taken.
+ */
+int64
+idem_interval_usec(const Interval *value)
+{
+	/* in floating point first, for the sum may overflow */
+	double		approximate = (double) value->time +
+		((double) value->day + (double) value->month * DAYS_PER_MONTH) * USECS_PER_DAY;
+
+	if (approximate > INTERVAL_MAX)
+		return INTERVAL_MAX + 1;
+	if (approximate < -INTERVAL_MAX)
+		return -INTERVAL_MAX;
+	return value->time + (value->day + (int64) value->month * DAYS_PER_MONTH) * USECS_PER_DAY;
+}
+
+/*
+ * An interval argument in microseconds.  False when it is NULL.  Raises 22023
+ * when it is less than min or more than ten years.
  */
 bool
 idem_interval_arg(FunctionCallInfo fcinfo, int argno, const char *name,
 				  int64 min, int64 *usec)
 {
-	Interval   *value;
-	double		approximate;
-
 	if (PG_ARGISNULL(argno))
 		return false;
-	value = PG_GETARG_INTERVAL_P(argno);
-
-	/* in floating point first, for the sum may overflow */
-	approximate = (double) value->time +
-		((double) value->day + (double) value->month * DAYS_PER_MONTH) * USECS_PER_DAY;
-	if (approximate > INTERVAL_MAX || approximate < -INTERVAL_MAX)
-		*usec = min - 1;
-	else
-		*usec = value->time +
-			(value->day + (int64) value->month * DAYS_PER_MONTH) * USECS_PER_DAY;
-
+	*usec = idem_interval_usec(PG_GETARG_INTERVAL_P(argno));
 	if (*usec < min || *usec > INTERVAL_MAX)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -114,4 +121,20 @@ idem_interval_arg(FunctionCallInfo fcinfo, int argno, const char *name,
 				 errdetail("It must be %s and at most 3660 days.",
 						   min > 0 ? "greater than zero" : "zero or more")));
 	return true;
+}
+
+/* An integer argument that counts rows: from 1 to max. */
+int
+idem_count_arg(FunctionCallInfo fcinfo, int argno, const char *name, int max)
+{
+	int			count;
+
+	idem_require_arg(fcinfo, argno, name);
+	count = PG_GETARG_INT32(argno);
+	if (count < 1 || count > max)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s is out of range", name),
+				 errdetail("It must be from 1 to %d.", max)));
+	return count;
 }

@@ -25,6 +25,8 @@ char	   *idem_kafka_brokers = NULL;
 char	   *idem_source = NULL;
 int			idem_lease = 30 * 1000;
 int			idem_call_margin = 5 * 1000;
+int			idem_call_grace = 60 * 1000;
+int			idem_mismatch_status = 409;
 int			idem_max_tries = 10;
 int			idem_max_response_bytes = 1024 * 1024;
 int			idem_response_retention = 72 * 60;
@@ -208,6 +210,17 @@ define_relay_settings(void)
 							   NULL, NULL, NULL);
 }
 
+static bool
+check_mismatch_status(int *newval, void **extra, GucSource source)
+{
+	(void) extra;
+	(void) source;
+	if (*newval == 409 || *newval == 422)
+		return true;
+	GUC_check_errdetail("It must be 409 or 422.");
+	return false;
+}
+
 /* The settings of idempotency records. */
 static void
 define_record_settings(void)
@@ -224,6 +237,18 @@ define_record_settings(void)
 							&idem_call_margin,
 							5 * 1000, 0, MS_PER_DAY,
 							PGC_SUSET, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable("idem.call_grace",
+							"How long after the deadline of its call an operator has to wait before resolving a record.",
+							NULL,
+							&idem_call_grace,
+							60 * 1000, 0, MS_PER_DAY,
+							PGC_SUSET, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable("idem.mismatch_status",
+							"HTTP status of the answer to a key that was used with another request.",
+							"409 or 422.",
+							&idem_mismatch_status,
+							409, 409, 422,
+							PGC_SUSET, 0, check_mismatch_status, NULL, NULL);
 	DefineCustomIntVariable("idem.max_tries",
 							"How many attempts of a record may end without an answer before it becomes UNKNOWN.",
 							NULL,

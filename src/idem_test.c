@@ -27,12 +27,14 @@
 
 #include "compat.h"
 #include "common/hashfn.h"
+#include "idem_clock.h"
 #include "idem_shared.h"
 #include "idem_test.h"
 
 #define WAIT_LOCK_CLASS		7357
 
 static char *test_points = NULL;
+int			idem_test_clock = 0;
 
 /* The action set for a point; NULL: none. */
 static char *
@@ -101,6 +103,12 @@ idem_test_init(void)
 							   &test_points,
 							   "",
 							   PGC_SUSET, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("idem.test_clock",
+							"Milliseconds by which tests put the clock of records forward.",
+							NULL,
+							&idem_test_clock,
+							0, INT_MIN, INT_MAX,
+							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
 	MarkGUCPrefixReserved("idem");
 	*(IdemTestPoint *) find_rendezvous_variable(IDEM_TEST_RENDEZVOUS) = test_point;
 }

@@ -19,6 +19,8 @@ typedef struct RecordAnswer
 	bytea	   *body;			/* NULL: the stored body was not kept */
 } RecordAnswer;
 
+extern RecordAnswer record_yield_answer(void);
+extern bool record_problem_answer(const char *code, RecordAnswer *answer);
 extern const char *record_outcome_name(RecordOutcome outcome);
 extern RecordAnswer record_answer(RecordOutcome outcome, int retry_after, const RecordRow *row);
 

@@ -37,7 +37,8 @@ typedef struct RecordFacts
 	bool		claimed_here;	/* by this very transaction */
 	bool		call_marked_here;	/* by this very transaction */
 	int64_t		attempt;
-	int32_t		tries;			/* attempts that ended without an answer */
+	int32_t		tries;			/* attempts that ended without an answer or yield */
+	bool		yielded;		/* the present attempt gave its lease up */
 	int64_t		claimed_at;
 	int64_t		lease_expires_at;
 	int64_t		call_started_at;	/* or unset */
@@ -45,6 +46,9 @@ typedef struct RecordFacts
 	int64_t		dedup_until;	/* or unset: the far side does not deduplicate */
 	int64_t		response_expires_at;	/* or unset */
 	int64_t		expires_at;		/* or unset: never */
+	int64_t		unknown_at;		/* or unset */
+	bool		has_response;	/* its body, or what stands for it, is still there */
+	int			verdict;		/* of an operator; 0: none */
 } RecordFacts;
 
 /* a claim as the caller asks for it, lengths in microseconds */
@@ -98,22 +102,58 @@ typedef struct RecordDecision
 	int64_t		expires_at;
 } RecordDecision;
 
-/* what a completion comes to */
-typedef enum RecordCompletion
+/* an external call that an attempt is about to make, lengths in microseconds */
+typedef struct RecordCall
 {
-	RECORD_COMPLETE,			/* store the response */
-	RECORD_REPEAT,				/* the same response is stored already */
-	RECORD_ABSENT,				/* error: no record */
-	RECORD_FENCED,				/* error: another attempt owns the record */
-	RECORD_CALL_MARKED_HERE,	/* error: the call was marked in this transaction */
-	RECORD_OTHER_RESPONSE,		/* error: completed with another response */
-	RECORD_RESPONSE_EXPIRED		/* error: completed, the response is gone */
-} RecordCompletion;
+	int64_t		now;
+	int64_t		timeout;
+	int64_t		dedup_window;	/* 0: the far side does not deduplicate */
+	int64_t		call_margin;
+} RecordCall;
+
+/* what the functions of a record's owner, and of an operator, come to */
+typedef enum RecordVerdict
+{
+	RECORD_OK,					/* do it */
+	RECORD_REPEAT,				/* it is done already: nothing to write */
+
+	/* errors: the attempt is not, or no longer, the owner */
+	RECORD_ABSENT,				/* no record */
+	RECORD_FENCED,				/* another attempt owns the record */
+
+	/* errors: the record's state does not allow it */
+	RECORD_CALL_MARKED_HERE,	/* the call was marked in this transaction */
+	RECORD_IS_UNKNOWN,
+	RECORD_IS_COMPLETED,
+	RECORD_OTHER_RESPONSE,		/* completed with another response */
+	RECORD_RESPONSE_EXPIRED,	/* completed, the response is gone */
+	RECORD_LEASE_OVER,			/* and its call can't be repeated */
+	RECORD_PAST_DEDUP,			/* the call would end after the far side forgot the key */
+	RECORD_NOT_UNKNOWN,			/* nothing to resolve */
+	RECORD_OTHER_VERDICT,		/* resolved otherwise */
+	RECORD_TOO_EARLY			/* the call may still be on its way */
+} RecordVerdict;
+
+/* what the sweep does to a record */
+typedef enum RecordSweep
+{
+	RECORD_KEEP,
+	RECORD_DROP_RESPONSE,		/* the response is no longer kept: a tombstone stays */
+	RECORD_DELETE				/* the key counts as never used */
+} RecordSweep;
 
 extern bool record_rules_runs(RecordOutcome outcome);
 extern RecordDecision record_rules_claim(const RecordFacts *record, const RecordClaim *claim);
 extern RecordDecision record_rules_claim_hidden(void);
-extern RecordCompletion record_rules_complete(const RecordFacts *record, int64_t attempt,
-											  bool same_response, int64_t now);
+extern bool record_rules_stale(const RecordFacts *record, int64_t now);
+extern RecordVerdict record_rules_before_call(const RecordFacts *record, int64_t attempt,
+											  const RecordCall *call, RecordDecision *decision);
+extern RecordVerdict record_rules_complete(const RecordFacts *record, int64_t attempt,
+										   bool same_response, int64_t now);
+extern RecordVerdict record_rules_mark_unknown(const RecordFacts *record, int64_t attempt, int64_t now);
+extern RecordVerdict record_rules_yield(const RecordFacts *record, int64_t attempt, int64_t now);
+extern RecordVerdict record_rules_resolve(const RecordFacts *record, int verdict,
+										  int64_t call_grace, int64_t now);
+extern RecordSweep record_rules_sweep(const RecordFacts *record, int64_t now);
 
 #endif							/* RECORD_RULES_H */

@@ -21,6 +21,7 @@
 #include "utils/xid8.h"
 
 #include "compat.h"
+#include "idem_args.h"
 #include "record_store.h"
 
 /*
@@ -32,7 +33,7 @@
 #define COLUMNS \
 	"request_hash, operation, state, attempt, tries, claim_xid, call_xid, resource_id," \
 	" created_at, claimed_at, lease_expires_at, call_started_at, call_deadline, dedup_until," \
-	" context, response_status, response_headers, response_body, response_size, response_digest," \
+	" yielded, context, retention, unknown_at, verdict, response_status, response_headers, response_body, response_size, response_digest," \
 	" response_expires_at, expires_at"
 
 /* positions of COLUMNS in a row */
@@ -52,7 +53,11 @@ enum
 	COL_CALL_STARTED_AT,
 	COL_CALL_DEADLINE,
 	COL_DEDUP_UNTIL,
+	COL_YIELDED,
 	COL_CONTEXT,
+	COL_RETENTION,
+	COL_UNKNOWN_AT,
+	COL_VERDICT,
 	COL_RESPONSE_STATUS,
 	COL_RESPONSE_HEADERS,
 	COL_RESPONSE_BODY,
@@ -70,9 +75,9 @@ enum
 /* Values of an owned row, as parameters $3 and up of two statements. */
 #define OWNED_COLUMNS \
 	"request_hash, operation, tries, claim_xid, call_xid, resource_id, created_at, claimed_at," \
-	" lease_expires_at, call_started_at, call_deadline, dedup_until, context, expires_at"
-#define OWNED_VALUES	"$3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16"
-#define NOWNED			14
+	" lease_expires_at, call_started_at, call_deadline, dedup_until, context, expires_at, retention"
+#define OWNED_VALUES	"$3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17"
+#define NOWNED			15
 
 #define INSERT_RECORD \
 	"INSERT INTO idem.idempotency (principal_id, idempotency_key, state, attempt, " OWNED_COLUMNS ")" \
@@ -84,15 +89,50 @@ enum
 	" ROW('IN_PROGRESS', pg_catalog.nextval('idem.attempt'), " OWNED_VALUES ")," \
 	" response_status = NULL, response_headers = NULL, response_body = NULL," \
 	" response_size = NULL, response_digest = NULL," \
-	" completed_at = NULL, response_expires_at = NULL" THIS_RECORD " RETURNING attempt"
+	" completed_at = NULL, response_expires_at = NULL, yielded = false," \
+	" unknown_at = NULL, unknown_reason = NULL, external_ref = NULL, verdict = NULL" \
+	THIS_RECORD " RETURNING attempt"
+
+#define MARK_RECORD_CALL \
+	"UPDATE idem.idempotency SET call_xid = $3, lease_expires_at = $4, call_started_at = $5," \
+	" call_deadline = $6, dedup_until = $7, expires_at = NULL, yielded = false" THIS_RECORD
+
+#define YIELD_RECORD \
+	"UPDATE idem.idempotency SET lease_expires_at = $3, yielded = true" THIS_RECORD
 
 #define SET_RECORD_UNKNOWN \
-	"UPDATE idem.idempotency SET state = 'UNKNOWN', tries = $3, expires_at = NULL" THIS_RECORD
+	"UPDATE idem.idempotency SET state = 'UNKNOWN', tries = $3, unknown_at = $4, unknown_reason = $5," \
+	" external_ref = $6, response_status = $7, expires_at = NULL" THIS_RECORD
 
 #define COMPLETE_RECORD \
 	"UPDATE idem.idempotency SET state = 'COMPLETED', response_status = $3, response_headers = $4," \
 	" response_body = $5, response_size = $6, response_digest = $7, completed_at = $8," \
-	" response_expires_at = $9, expires_at = $10" THIS_RECORD
+	" response_expires_at = $9, expires_at = $10, verdict = $11" THIS_RECORD
+
+#define ADD_RESOLUTION \
+	"INSERT INTO idem.resolution (principal_id, idempotency_key, attempt, verdict, evidence," \
+	" response_status, resolved_by, resolved_at) VALUES ($1, $2, $3, $4, $5, $6, SESSION_USER, $7)"
+
+#define LOCK_STALE_RECORDS \
+	"SELECT principal_id, idempotency_key FROM idem.idempotency" \
+	" WHERE state OPERATOR(pg_catalog.=) 'IN_PROGRESS' AND lease_expires_at OPERATOR(pg_catalog.<=) $1" \
+	" AND operation OPERATOR(pg_catalog.=) $2" \
+	" AND (expires_at IS NULL OR expires_at OPERATOR(pg_catalog.>) $1)" \
+	" AND claim_xid OPERATOR(pg_catalog.<>) pg_catalog.pg_current_xact_id()" \
+	" ORDER BY lease_expires_at LIMIT $3 FOR UPDATE SKIP LOCKED"
+
+/* The lock on each row is taken and its row looked at again before it goes. */
+#define DELETE_EXPIRED \
+	"DELETE FROM idem.idempotency WHERE ctid OPERATOR(pg_catalog.=) ANY (ARRAY(" \
+	"SELECT ctid FROM idem.idempotency WHERE expires_at OPERATOR(pg_catalog.<=) $1" \
+	" ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED))"
+
+#define DROP_RESPONSES \
+	"UPDATE idem.idempotency SET response_body = NULL, response_headers = '[]', context = NULL" \
+	" WHERE ctid OPERATOR(pg_catalog.=) ANY (ARRAY(" \
+	"SELECT ctid FROM idem.idempotency WHERE response_expires_at OPERATOR(pg_catalog.<=) $1" \
+	" AND response_body IS NOT NULL" \
+	" ORDER BY response_expires_at LIMIT $2 FOR UPDATE SKIP LOCKED))"
 
 /* Runs a statement about one record, prepared at its first use in a session. */
 static uint64
@@ -176,6 +216,25 @@ state_column(void)
 	return RECORD_COMPLETED;
 }
 
+static int64
+interval_column(int col)
+{
+	bool		isnull;
+	Datum		value = column(col, &isnull);
+
+	return isnull ? RECORD_TIME_UNSET : idem_interval_usec(DatumGetIntervalP(value));
+}
+
+static int
+verdict_column(void)
+{
+	const text *value = varlena_column(COL_VERDICT);
+
+	if (value == NULL)
+		return 0;
+	return strcmp(text_to_cstring(value), "completed") == 0 ? VERDICT_COMPLETED : VERDICT_NOT_APPLIED;
+}
+
 /* Whether a transaction id is that of the running transaction. */
 static bool
 is_mine(FullTransactionId xid)
@@ -210,12 +269,17 @@ read_row(RecordRow *row)
 	row->facts.call_started_at = time_column(COL_CALL_STARTED_AT);
 	row->facts.call_deadline = time_column(COL_CALL_DEADLINE);
 	row->facts.dedup_until = time_column(COL_DEDUP_UNTIL);
+	row->facts.yielded = DatumGetBool(column(COL_YIELDED, &isnull));
 	row->context = varlena_column(COL_CONTEXT);
+	row->retention = interval_column(COL_RETENTION);
+	row->facts.unknown_at = time_column(COL_UNKNOWN_AT);
+	row->facts.verdict = verdict_column();
 	row->response_status = (int32) int_column(COL_RESPONSE_STATUS, false);
 	row->response_headers = varlena_column(COL_RESPONSE_HEADERS);
 	row->response_body = varlena_column(COL_RESPONSE_BODY);
 	row->response_size = int_column(COL_RESPONSE_SIZE, true);
 	row->response_digest = varlena_column(COL_RESPONSE_DIGEST);
+	row->facts.has_response = row->response_body != NULL || row->response_digest != NULL;
 	row->facts.response_expires_at = time_column(COL_RESPONSE_EXPIRES_AT);
 	row->facts.expires_at = time_column(COL_EXPIRES_AT);
 	return true;
@@ -324,10 +388,11 @@ own(SPIPlanPtr *plan, const char *sql, int expected, const RecordKey *key,
 {
 	Oid			types[2 + NOWNED] = {TEXTOID, TEXTOID, BYTEAOID, TEXTOID, INT4OID, XID8OID, XID8OID, UUIDOID,
 		TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID,
-	TIMESTAMPTZOID, JSONBOID, TIMESTAMPTZOID};
+	TIMESTAMPTZOID, JSONBOID, TIMESTAMPTZOID, INTERVALOID};
 	Datum		values[2 + NOWNED];
 	char		nulls[2 + NOWNED];
 	FullTransactionId xid = GetTopFullTransactionId();
+	Interval	retention = {0};
 	bool		isnull;
 	int			i = 0;
 
@@ -352,6 +417,9 @@ own(SPIPlanPtr *plan, const char *sql, int expected, const RecordKey *key,
 	set_time(&values[i], &nulls[i], decision->dedup_until), i++;
 	set_pointer(&values[i], &nulls[i], row->context), i++;
 	set_time(&values[i], &nulls[i], decision->expires_at), i++;
+	retention.time = row->retention;
+	nulls[i] = row->retention == RECORD_TIME_UNSET ? 'n' : ' ';
+	values[i++] = IntervalPGetDatum(&retention);
 	Assert(i == 2 + NOWNED);
 
 	if (run(plan, sql, 2 + NOWNED, types, values, nulls, expected) == 0)
@@ -379,19 +447,64 @@ record_own(const RecordKey *key, RecordRow *row, const RecordDecision *decision)
 		elog(ERROR, "a locked idempotency record was not updated");
 }
 
-/* Makes a record, whose row is locked, UNKNOWN. */
-void
-record_set_unknown(const RecordKey *key, const RecordDecision *decision)
+/* Runs an update of a record whose row is locked; the key is put in front. */
+static void
+update_locked(SPIPlanPtr *plan, const char *sql, int nargs, Oid *types,
+			  const RecordKey *key, Datum *values, const char *nulls)
 {
-	static SPIPlanPtr plan = NULL;
-	Oid			types[3] = {TEXTOID, TEXTOID, INT4OID};
-	Datum		values[3];
-
 	values[0] = PointerGetDatum(key->principal_id);
 	values[1] = PointerGetDatum(key->idempotency_key);
-	values[2] = Int32GetDatum(decision->tries);
-	if (run(&plan, SET_RECORD_UNKNOWN, 3, types, values, NULL, SPI_OK_UPDATE) != 1)
+	if (run(plan, sql, nargs, types, values, nulls, SPI_OK_UPDATE) != 1)
 		elog(ERROR, "a locked idempotency record was not updated");
+}
+
+/* Marks a call of a record whose row is locked. */
+void
+record_mark_call(const RecordKey *key, const RecordDecision *decision)
+{
+	static SPIPlanPtr plan = NULL;
+	Oid			types[7] = {TEXTOID, TEXTOID, XID8OID, TIMESTAMPTZOID, TIMESTAMPTZOID,
+	TIMESTAMPTZOID, TIMESTAMPTZOID};
+	Datum		values[7];
+	char		nulls[7];
+
+	memset(nulls, ' ', sizeof(nulls));
+	values[2] = FullTransactionIdGetDatum(GetTopFullTransactionId());
+	set_time(&values[3], &nulls[3], decision->lease_expires_at);
+	set_time(&values[4], &nulls[4], decision->call_started_at);
+	set_time(&values[5], &nulls[5], decision->call_deadline);
+	set_time(&values[6], &nulls[6], decision->dedup_until);
+	update_locked(&plan, MARK_RECORD_CALL, 7, types, key, values, nulls);
+}
+
+/* Ends the lease of a record whose row is locked. */
+void
+record_yield(const RecordKey *key, TimestampTz now)
+{
+	static SPIPlanPtr plan = NULL;
+	Oid			types[3] = {TEXTOID, TEXTOID, TIMESTAMPTZOID};
+	Datum		values[3];
+
+	values[2] = TimestampTzGetDatum(now);
+	update_locked(&plan, YIELD_RECORD, 3, types, key, values, NULL);
+}
+
+/* Makes a record, whose row is locked, UNKNOWN. */
+void
+record_set_unknown(const RecordKey *key, const RecordUnknown *unknown)
+{
+	static SPIPlanPtr plan = NULL;
+	Oid			types[7] = {TEXTOID, TEXTOID, INT4OID, TIMESTAMPTZOID, TEXTOID, TEXTOID, INT4OID};
+	Datum		values[7];
+	char		nulls[7];
+
+	memset(nulls, ' ', sizeof(nulls));
+	values[2] = Int32GetDatum(unknown->tries);
+	values[3] = TimestampTzGetDatum(unknown->at);
+	set_pointer(&values[4], &nulls[4], unknown->reason);
+	set_pointer(&values[5], &nulls[5], unknown->external_ref);
+	values[6] = Int32GetDatum(unknown->status);
+	update_locked(&plan, SET_RECORD_UNKNOWN, 7, types, key, values, nulls);
 }
 
 /* Stores the response of a record whose row is locked. */
@@ -399,14 +512,12 @@ void
 record_complete(const RecordKey *key, const RecordResponse *response)
 {
 	static SPIPlanPtr plan = NULL;
-	Oid			types[10] = {TEXTOID, TEXTOID, INT4OID, JSONBOID, BYTEAOID, INT8OID, BYTEAOID,
-	TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID};
-	Datum		values[10];
-	char		nulls[10];
+	Oid			types[11] = {TEXTOID, TEXTOID, INT4OID, JSONBOID, BYTEAOID, INT8OID, BYTEAOID,
+	TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID};
+	Datum		values[11];
+	char		nulls[11];
 
 	memset(nulls, ' ', sizeof(nulls));
-	values[0] = PointerGetDatum(key->principal_id);
-	values[1] = PointerGetDatum(key->idempotency_key);
 	values[2] = Int32GetDatum(response->status);
 	values[3] = JsonbPGetDatum(response->headers);
 	set_pointer(&values[4], &nulls[4], response->body);
@@ -415,6 +526,79 @@ record_complete(const RecordKey *key, const RecordResponse *response)
 	values[7] = TimestampTzGetDatum(response->completed_at);
 	values[8] = TimestampTzGetDatum(response->response_expires_at);
 	values[9] = TimestampTzGetDatum(response->expires_at);
-	if (run(&plan, COMPLETE_RECORD, 10, types, values, nulls, SPI_OK_UPDATE) != 1)
-		elog(ERROR, "a locked idempotency record was not updated");
+	set_pointer(&values[10], &nulls[10], response->verdict ? cstring_to_text(response->verdict) : NULL);
+	update_locked(&plan, COMPLETE_RECORD, 11, types, key, values, nulls);
+}
+
+/* Writes down who settled a record, how and why. */
+void
+record_add_resolution(const RecordKey *key, int64 attempt, Jsonb *evidence, const RecordResponse *response)
+{
+	static SPIPlanPtr plan = NULL;
+	Oid			types[7] = {TEXTOID, TEXTOID, INT8OID, TEXTOID, JSONBOID, INT4OID, TIMESTAMPTZOID};
+	Datum		values[7];
+
+	values[0] = PointerGetDatum(key->principal_id);
+	values[1] = PointerGetDatum(key->idempotency_key);
+	values[2] = Int64GetDatum(attempt);
+	values[3] = CStringGetTextDatum(response->verdict);
+	values[4] = JsonbPGetDatum(evidence);
+	values[5] = Int32GetDatum(response->status);
+	values[6] = TimestampTzGetDatum(response->completed_at);
+	run(&plan, ADD_RESOLUTION, 7, types, values, NULL, SPI_OK_INSERT);
+}
+
+/*
+ * Locks the rows of an operation whose lease is over and that nobody else holds,
+ * and gives their keys; keys has room for max_rows.
+ */
+int
+record_lock_stale(text *operation, TimestampTz now, int max_rows, RecordKey *keys)
+{
+	static SPIPlanPtr plan = NULL;
+	Oid			types[3] = {TIMESTAMPTZOID, TEXTOID, INT4OID};
+	Datum		values[3];
+	int			n;
+
+	values[0] = TimestampTzGetDatum(now);
+	values[1] = PointerGetDatum(operation);
+	values[2] = Int32GetDatum(max_rows);
+	n = (int) run(&plan, LOCK_STALE_RECORDS, 3, types, values, NULL, SPI_OK_SELECT);
+	for (int i = 0; i < n; i++)
+	{
+		bool		isnull;
+
+		keys[i].principal_id = DatumGetTextP(SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, &isnull));
+		keys[i].idempotency_key = DatumGetTextP(SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 2, &isnull));
+	}
+	return n;
+}
+
+static int64
+sweep(SPIPlanPtr *plan, const char *sql, TimestampTz now, int max_rows, int expected)
+{
+	Oid			types[2] = {TIMESTAMPTZOID, INT4OID};
+	Datum		values[2];
+
+	values[0] = TimestampTzGetDatum(now);
+	values[1] = Int32GetDatum(max_rows);
+	return (int64) run(plan, sql, 2, types, values, NULL, expected);
+}
+
+/* Deletes records that have expired. */
+int64
+record_delete_expired(TimestampTz now, int max_rows)
+{
+	static SPIPlanPtr plan = NULL;
+
+	return sweep(&plan, DELETE_EXPIRED, now, max_rows, SPI_OK_DELETE);
+}
+
+/* Drops responses that are no longer kept; their records stay. */
+int64
+record_drop_responses(TimestampTz now, int max_rows)
+{
+	static SPIPlanPtr plan = NULL;
+
+	return sweep(&plan, DROP_RESPONSES, now, max_rows, SPI_OK_UPDATE);
 }

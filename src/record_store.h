@@ -35,6 +35,7 @@ typedef struct RecordRow
 	pg_uuid_t	resource_id;
 	FullTransactionId call_xid; /* invalid: no call was marked */
 	TimestampTz created_at;
+	int64		retention;		/* microseconds; unset: the setting's */
 	Jsonb	   *context;
 	int32		response_status;
 	Jsonb	   *response_headers;
@@ -51,19 +52,41 @@ typedef struct RecordResponse
 	bytea	   *body;
 	int64		size;
 	bytea	   *digest;
+	const char *verdict;		/* of an operator, or NULL */
 	TimestampTz completed_at;
 	TimestampTz response_expires_at;
 	TimestampTz expires_at;
 } RecordResponse;
+
+/* why a record becomes UNKNOWN; pointers may be NULL */
+typedef struct RecordUnknown
+{
+	int32		tries;
+	TimestampTz at;
+	text	   *reason;
+	text	   *external_ref;
+	int32		status;			/* of the interim answer */
+} RecordUnknown;
 
 extern bool record_look(const RecordKey *key, RecordRow *row);
 extern bool record_try_lock_key(const RecordKey *key);
 extern void record_unlock_key(const RecordKey *key);
 extern bool record_try_lock_row(const RecordKey *key, RecordRow *row);
 extern bool record_lock_row(const RecordKey *key, RecordRow *row);
+extern int	record_lock_stale(text *operation, TimestampTz now, int max_rows, RecordKey *keys);
 extern bool record_insert(const RecordKey *key, RecordRow *row, const RecordDecision *decision);
 extern void record_own(const RecordKey *key, RecordRow *row, const RecordDecision *decision);
-extern void record_set_unknown(const RecordKey *key, const RecordDecision *decision);
+extern void record_mark_call(const RecordKey *key, const RecordDecision *decision);
+extern void record_yield(const RecordKey *key, TimestampTz now);
+extern void record_set_unknown(const RecordKey *key, const RecordUnknown *unknown);
 extern void record_complete(const RecordKey *key, const RecordResponse *response);
+extern void record_add_resolution(const RecordKey *key, int64 attempt, Jsonb *evidence,
+								  const RecordResponse *response);
+extern int64 record_delete_expired(TimestampTz now, int max_rows);
+extern int64 record_drop_responses(TimestampTz now, int max_rows);
+
+/* verdicts of operators, as facts.verdict has them */
+#define VERDICT_COMPLETED		1
+#define VERDICT_NOT_APPLIED		2
 
 #endif							/* RECORD_STORE_H */

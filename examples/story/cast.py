@@ -1,12 +1,14 @@
 """All parts of the story: how they start, how they stop, how they stay."""
 
+import os
 import pathlib
 import shlex
+import subprocess
 
 from clients import AcquirerControl, Background, Learner
-from parts import EXAMPLES, Cluster, Kafka, MockBroker, Programs, TopicReader
+from parts import EXAMPLES, PATIENCE, Cluster, Kafka, MockBroker, Programs, TopicReader
 
-CALL_TIMEOUT = 3  # seconds; short, so that the lease in the scene of the crash is over soon
+CALL_TIMEOUT = 3  # seconds; short, so that calls without an answer are given up soon
 
 
 class Cast:
@@ -29,8 +31,8 @@ class Cast:
 
     def start_consumer(self):
         self.broker.wait_until_ready()
-        self.enrollment = self.service('enrollment', '--database', self.cluster.dsn('enrollment'),
-                                       '--brokers', self.broker.address)
+        self.enrollment = self.service('enrollment', '--brokers', self.broker.address, '--database',
+                                       self.cluster.dsn('enrollment', 'enrollment_service'))
         self.topic = TopicReader(self.broker.address)
 
     def start_cluster(self):
@@ -42,22 +44,35 @@ class Cast:
     def start_services(self):
         acquirer = self.service('acquirer')
         self.acquirer = AcquirerControl(acquirer.first_line('http://'))
-        self.payments = self.service('payments', '--database', self.cluster.dsn('payments'),
-                                     '--acquirer', self.acquirer.address, '--call-timeout', CALL_TIMEOUT)
+        self.payments = self.payment_service('payments')
         self.payments_address = self.payments.first_line('http://')
 
-    def service(self, name, *arguments):
-        return self.programs.start(name, [EXAMPLES / name, *arguments])
+    def payment_service(self, log, *arguments):
+        database = self.cluster.dsn('payments', 'payments_service')
+        return self.service('payments', '--database', database, '--acquirer', self.acquirer.address,
+                            '--call-timeout', CALL_TIMEOUT, *arguments, log=log)
+
+    def service(self, name, *arguments, log=None):
+        return self.programs.start(log or name, [EXAMPLES / name, *arguments])
+
+    def resolve(self, *arguments):
+        """An operator's command; returns its status and what it printed."""
+        command = [EXAMPLES / 'resolve', '--database', self.cluster.dsn('payments', 'payments_operator'),
+                   *arguments]
+        done = subprocess.run(list(map(str, command)), stdin=subprocess.DEVNULL, capture_output=True,
+                              text=True, timeout=PATIENCE, env={**os.environ, 'PYTHONDONTWRITEBYTECODE': '1'})
+        return done.returncode, (done.stdout + done.stderr).strip()
 
     def stop(self):
         self.programs.stop()
 
-    def learner(self, name):
-        return Learner(self.payments_address, name)
+    def learner(self, name, payments_address=None):
+        return Learner(payments_address or self.payments_address, name)
 
     def requests(self):
-        """How many requests for payments the service has answered, by its own log."""
-        return sum('"POST /payments ' in text for text in self.payments.log.read_text().splitlines())
+        """How many requests for payments the services have answered, by their own logs."""
+        return sum('"POST /payments ' in text for log in self.folder.glob('payments*.log')
+                   for text in log.read_text().splitlines())
 
     def log_tails(self, lines=12):
         """The end of every log, as (name, lines); what says most comes last."""

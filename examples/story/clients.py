@@ -68,6 +68,10 @@ class AcquirerControl:
     def counts(self):
         return json.loads(call(self.address, 'GET', '/control').body)
 
+    def status(self, key):
+        """What became of a key, as an operator asks."""
+        return json.loads(call(self.address, 'GET', f'/captures/{key}').body)
+
     def calls_with(self, key):
         return [entry for entry in self.counts()['calls_by_key'] if entry['key'] == key]
 

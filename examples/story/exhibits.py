@@ -34,16 +34,51 @@ def show_payments(cast):
                    ['payment', 'learner', 'offering', 'cents', 'state', 'acquirer_ref'],
                    [(short(row.payment_id), row.principal_id, row.offering_id, row.amount_cents,
                      row.state, row.acquirer_ref) for row in rows],
-                   ['yellow' if row.state == 'PENDING' else None for row in rows])
+                   ['yellow' if row.state in ('PENDING', 'UNKNOWN') else None for row in rows])
+
+
+def payment_of(cast, key):
+    """The payment's id, which is also the key towards the acquirer; None before there is one."""
+    rows = cast.cluster.query('payments', """
+        SELECT payment_id FROM payments.payment WHERE idempotency_key = %s""", [key])
+    return str(rows[0].payment_id) if rows else None
+
+
+def acquirer_calls(cast, key):
+    return cast.acquirer.calls_with(payment_of(cast, key))
 
 
 def show_acquirer(cast, key):
-    calls = cast.acquirer.calls_with(key)
-    terminal.table('the acquirer', 'what it was asked with this key, and what it did',
+    payment, calls = payment_of(cast, key), acquirer_calls(cast, key)
+    terminal.table('the acquirer', 'what it was asked for this payment, and what it did',
                    ['call', 'key', 'its answer', 'money taken'],
-                   [(number, key, call['status'], 'no, known key' if call['repeated'] else 'yes')
+                   [(number, short(payment), call['status'], money(call))
                     for number, call in enumerate(calls, 1)])
     return calls
+
+
+def money(call):
+    if call['repeated']:
+        return 'no, known key'
+    return 'yes' if call['status'] == 'approved' else 'no'
+
+
+def show_unresolved(cast):
+    rows = cast.cluster.query('payments', 'SELECT * FROM idem.unresolved')
+    terminal.table('idem.unresolved', 'what nobody can know, and what was left behind',
+                   ['principal', 'key', 'state', 'age', 'payment', 'why'],
+                   [(row.principal_id, row.idempotency_key, row.state, f'{row.age.total_seconds():.1f} s',
+                     short(row.resource_id), row.unknown_reason) for row in rows],
+                   ['yellow'] * len(rows))
+    return rows
+
+
+def show_resolutions(cast):
+    rows = cast.cluster.query('payments', 'SELECT * FROM idem.resolution ORDER BY resolution_id')
+    terminal.table('idem.resolution', 'what operators decided, and how they knew',
+                   ['principal', 'key', 'verdict', 'by', 'evidence'],
+                   [(row.principal_id, row.idempotency_key, row.verdict, row.resolved_by,
+                     row.evidence['note']) for row in rows])
 
 
 def show_outbox(cast):

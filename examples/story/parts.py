@@ -122,8 +122,8 @@ class Cluster:
         self.data = self.folder / 'data'
         self.port = free_port()
 
-    def dsn(self, database):
-        return f'host={self.folder} port={self.port} user=postgres dbname={database}'
+    def dsn(self, database, user='postgres'):
+        return f'host={self.folder} port={self.port} user={user} dbname={database}'
 
     def create(self, brokers):
         initdb = subprocess.run(
@@ -142,6 +142,7 @@ idem.databases = 'payments'
 idem.kafka_brokers = '{brokers}'
 idem.lease = '2s'			# short, so that the story does not take minutes
 idem.call_margin = '1s'
+idem.call_grace = '1s'
 """)
 
     def start(self):

@@ -10,21 +10,25 @@ import threading
 import psycopg
 
 from clients import Background
-from exhibits import (event_id, show_acquirer, show_answer, show_enrollment_log, show_outbox,
-                      show_payments, show_record, show_request, show_seats, show_topic)
+from exhibits import (acquirer_calls, event_id, payment_of, show_acquirer, show_answer,
+                      show_enrollment_log, show_outbox, show_payments, show_record, show_request,
+                      show_resolutions, show_seats, show_topic, show_unresolved)
 from outbox_lock import OutboxLock
 from parts import Failed, wait_for
 import terminal
 
 # What the ledger must find after all scenes, and why.
 EXPECTED = [
-    ('requests', 8, 'with a double click, a replay, a misuse and a retry'),
-    ('acquirer calls', 5, 'one for each payment, and one more after the crash'),
-    ('captures', 4, 'the call after the crash met a key that was known'),
-    ('payments AUTHORIZED', 4, 'one for each thing that a learner wanted'),
-    ('events in the topic', 5, 'one for each payment, and one more from the new relay'),
-    ('distinct event ids', 4, 'one for each payment'),
-    ('seats', 4, 'one for each payment'),
+    ('requests', 15, 'with a double click, replays, a misuse, retries and a poll'),
+    ('acquirer calls', 9, 'one for each payment, one more after the time-out and after the crash'),
+    ('captures', 6, 'the calls after the time-out and after the crash met a known key'),
+    ('payments AUTHORIZED', 6, 'one for each thing that a learner wanted and could pay'),
+    ('payments DECLINED', 1, 'a decline is an answer like any other'),
+    ('payments PENDING or UNKNOWN', 0, 'the one that was UNKNOWN has been settled'),
+    ('records unresolved', 0, 'an operator settled the only one'),
+    ('events in the topic', 7, 'one for each payment, and one more from the new relay'),
+    ('distinct event ids', 6, 'one for each payment'),
+    ('seats', 6, 'one for each payment'),
 ]
 
 
@@ -90,7 +94,7 @@ def double_click(cast):
         show_answer(answer)
     wait_until_enrolled(cast)
     show_record(cast, 'bela-1')
-    calls = show_acquirer(cast, 'bela:bela-1')
+    calls = show_acquirer(cast, 'bela-1')
     terminal.line()
     expect('one was answered 409, the other 201', [answer.status for answer in answers], [409, 201])
     expect('the 409 says operation_in_progress', answers[0].code(), 'operation_in_progress')
@@ -110,7 +114,7 @@ def replay(cast):
     expect('status, headers and body are those of the first answer, byte for byte',
            answer.stored(), cast.first_answer.stored())
     expect('it says that it is a replay', answer.header('idempotent-replayed'), 'true')
-    expect('the acquirer was not called again', len(cast.acquirer.calls_with('asha:asha-1')), 1)
+    expect('the acquirer was not called again', len(acquirer_calls(cast, 'asha-1')), 1)
 
 
 def other_amount(cast):
@@ -124,7 +128,137 @@ def other_amount(cast):
     terminal.line()
     expect('it was answered 409', answer.status, 409)
     expect('the 409 says idempotency_key_reused', answer.code(), 'idempotency_key_reused')
-    expect('the acquirer was not called again', len(cast.acquirer.calls_with('asha:asha-1')), 1)
+    expect('the acquirer was not called again', len(acquirer_calls(cast, 'asha-1')), 1)
+
+
+def declined(cast):
+    """A decline"""
+    bela = cast.learner('bela')
+    terminal.say("""Bela's card has no money left. A decline is an answer: it is kept and replayed like an
+        approval. It writes no event.""")
+    cast.acquirer.tell(decision='decline')
+    show_request(bela, 'bela-2', 'streams', 12900)
+    first = bela.pay('bela-2', 'streams', 12900)
+    show_answer(first)
+    cast.acquirer.tell(decision='approve')
+    terminal.line()
+    terminal.say("""The card is good again, and Bela's phone repeats the request. The same key gets the same
+        answer; to try again, Bela needs a new one.""")
+    show_request(bela, 'bela-2', 'streams', 12900, '(again)')
+    again = bela.pay('bela-2', 'streams', 12900)
+    show_answer(again)
+    show_record(cast, 'bela-2')
+    show_payments(cast)
+    calls = show_acquirer(cast, 'bela-2')
+    terminal.line()
+    expect('both were answered 402', [first.status, again.status], [402, 402])
+    expect('with the same headers and body, byte for byte', again.stored(), first.stored())
+    expect('the second says that it is a replay', again.header('idempotent-replayed'), 'true')
+    expect('the acquirer was called once', len(calls), 1)
+    expect('no event', count(cast, 'payments', f"idem.outbox WHERE aggregate_id = '{payment_of(cast, 'bela-2')}'"), 0)
+
+
+def timed_out(cast):
+    """The acquirer takes the money and does not answer"""
+    bela = cast.learner('bela')
+    terminal.say("""Bela tries again with a new key. The acquirer takes the money, and its answer never
+        comes. Nobody can call that paid or declined; but this acquirer honours keys, so the service
+        ends its lease (idem_yield) and asks for another try.""")
+    cast.acquirer.tell(reply='hang')
+    show_request(bela, 'bela-3', 'streams', 12900)
+    first = bela.pay('bela-3', 'streams', 12900)
+    show_answer(first)
+    cast.acquirer.tell(reply='at once')
+    show_record(cast, 'bela-3')
+    show_payments(cast)
+    terminal.line()
+    terminal.say("""The retry need not wait for a lease: it resumes at once, for the same payment, and asks
+        the acquirer under the same key.""")
+    show_request(bela, 'bela-3', 'streams', 12900, '(again)')
+    answer = bela.pay('bela-3', 'streams', 12900)
+    show_answer(answer)
+    wait_until_enrolled(cast)
+    record = show_record(cast, 'bela-3')
+    calls = show_acquirer(cast, 'bela-3')
+    show_seats(cast)
+    terminal.line()
+    expect('the first was answered 503', first.status, 503)
+    expect('with the seconds to wait', first.header('retry-after'), '1')
+    expect('the retry was answered 201', answer.status, 201)
+    expect('two calls, and only the first took money', [call['repeated'] for call in calls], [False, True])
+    expect('a lease that was given up is no failed try', record.tries, 0)
+    expect('one seat for it', count(cast, 'enrollment', "enrollment.seat WHERE offering_id = 'streams'"), 1)
+
+
+def unknown(cast):
+    """The same with an acquirer that knows no keys"""
+    terminal.say("""Dana pays through another instance of the service, with an acquirer that remembers no
+        keys: to ask it twice can be to charge twice. It takes the money and does not answer. So the
+        record becomes UNKNOWN (idem_mark_unknown), the payment too, and nobody runs it again.""")
+    service = cast.payment_service('payments-without-keys', '--dedup-window', 0)
+    dana = cast.dana = cast.learner('dana', service.first_line('http://'))
+    cast.acquirer.tell(reply='hang', deduplicate=False)
+    show_request(dana, 'dana-1', 'databases', 9900)
+    first = dana.pay('dana-1', 'databases', 9900)
+    show_answer(first)
+    cast.acquirer.tell(reply='at once')
+    terminal.line()
+    terminal.say('Her phone asks again, with the same key, as it was told to.')
+    show_request(dana, 'dana-1', 'databases', 9900, '(again)')
+    again = dana.pay('dana-1', 'databases', 9900)
+    show_answer(again)
+    record = show_record(cast, 'dana-1')
+    show_payments(cast)
+    unresolved = show_unresolved(cast)
+    calls = show_acquirer(cast, 'dana-1')
+    payment = payment_of(cast, 'dana-1')
+    terminal.line()
+    expect('both were answered 202', [first.status, again.status], [202, 202])
+    expect('the 202 says operation_uncertain', [first.code(), again.code()], ['operation_uncertain'] * 2)
+    expect('and after how many seconds to ask again', int(again.header('retry-after') or 0) >= 1, True)
+    expect('record and payment are UNKNOWN',
+           (record.state, count(cast, 'payments', "payments.payment WHERE state = 'UNKNOWN'")), ('UNKNOWN', 1))
+    expect('no event', count(cast, 'payments', f"idem.outbox WHERE aggregate_id = '{payment}'"), 0)
+    expect('operators see it', [row.idempotency_key for row in unresolved], ['dana-1'])
+    expect('the acquirer was called once', len(calls), 1)
+
+
+def resolved(cast):
+    """An operator finds out"""
+    payment = payment_of(cast, 'dana-1')
+    wait_for('the call to be over for good', lambda: count(cast, 'payments', """
+        idem.unresolved WHERE call_deadline + current_setting('idem.call_grace')::interval <= clock_timestamp()"""))
+    known = cast.acquirer.status(payment)
+    terminal.say("""An operator asks the acquirer: the payment was approved. The verdict goes into the record
+        with its evidence, and in the same transaction into the payment and the outbox, just as the
+        service would have written it.""")
+    told = ['dana', 'dana-1', 'completed', '--acquirer-ref', known['acquirer_ref'],
+            '--evidence', 'status query: approved']
+    terminal.line()
+    terminal.note(f'$ resolve {" ".join(told[:-1])} "{told[-1]}"')
+    status, said = cast.resolve(*told)
+    terminal.note(said)
+    expect('the command went well', status, 0)
+    wait_until_enrolled(cast)
+    terminal.line()
+    terminal.say("Dana's phone still asks, with the same key.")
+    show_request(cast.dana, 'dana-1', 'databases', 9900, '(again)')
+    answer = cast.dana.pay('dana-1', 'databases', 9900)
+    show_answer(answer)
+    show_resolutions(cast)
+    show_payments(cast)
+    show_outbox(cast)
+    show_seats(cast)
+    cast.acquirer.tell(deduplicate=True)
+    contradicted, refusal = cast.resolve('dana', 'dana-1', 'not_applied', '--evidence', 'a mistake')
+    terminal.line()
+    expect('she was answered 201', answer.status, 201)
+    expect('the acquirer was not called again', len(acquirer_calls(cast, 'dana-1')), 1)
+    expect('one event', count(cast, 'payments', f"idem.outbox WHERE aggregate_id = '{payment}'"), 1)
+    expect('one seat for her', count(cast, 'enrollment', "enrollment.seat WHERE principal_id = 'dana'"), 1)
+    expect('nothing is unresolved', count(cast, 'payments', 'idem.unresolved'), 0)
+    expect('another verdict is refused', contradicted, 1)
+    terminal.note(refusal)
 
 
 def server_killed(cast):
@@ -135,8 +269,8 @@ def server_killed(cast):
     show_request(chen, 'chen-1', 'databases', 9900)
     cast.acquirer.tell(reply='hold')
     request = Background(chen.pay, 'chen-1', 'databases', 9900)
-    wait_for('the acquirer to take the money', lambda: cast.acquirer.calls_with('chen:chen-1'))
-    show_acquirer(cast, 'chen:chen-1')
+    wait_for('the acquirer to take the money', lambda: acquirer_calls(cast, 'chen-1'))
+    show_acquirer(cast, 'chen-1')
     children = cast.cluster.kill()
     terminal.event(f'kill -9: the postmaster and its {children} processes')
     cast.acquirer.tell(reply='at once')
@@ -162,7 +296,7 @@ def server_killed(cast):
     wait_until_enrolled(cast)
     record = show_record(cast, 'chen-1')
     show_payments(cast)
-    calls = show_acquirer(cast, 'chen:chen-1')
+    calls = show_acquirer(cast, 'chen-1')
     terminal.line()
     expect('he was answered 201', answer.status, 201)
     expect('one attempt before this one ended without an answer', record.tries, 1)
@@ -178,9 +312,9 @@ def relay_killed(cast):
         the relay can mark it as published, the relay is killed with -9. (To make it stand exactly
         there, a lock on the outbox keeps the mark waiting.) PostgreSQL then restarts all of its
         processes.""")
-    show_request(asha, 'asha-2', 'streams', 12900)
+    show_request(asha, 'asha-2', 'networks', 12900)
     with OutboxLock(cast.cluster) as lock:
-        request = Background(asha.pay, 'asha-2', 'streams', 12900)
+        request = Background(asha.pay, 'asha-2', 'networks', 12900)
         lock.let_one_transaction_pass()
         answer = request.result()
         show_answer(answer)
@@ -191,7 +325,7 @@ def relay_killed(cast):
         terminal.line()
         expect('she was answered 201', answer.status, 201)
         expect('her event is in Kafka, and applied',
-               (len(ids), count(cast, 'enrollment', 'enrollment.seat')), (4, 4))
+               (len(ids), count(cast, 'enrollment', 'enrollment.seat')), (6, 6))
         expect('but not marked as published',
                count(cast, 'payments', 'idem.outbox WHERE published_at IS NULL'), 1)
         os.kill(relay, signal.SIGKILL)
@@ -208,8 +342,8 @@ def relay_killed(cast):
     show_enrollment_log(cast, str(repeated))
     show_seats(cast)
     terminal.line()
-    expect('five records in the topic, four event ids', (len(ids), len(set(ids))), (5, 4))
-    expect('one seat for it', count(cast, 'enrollment', "enrollment.seat WHERE offering_id = 'streams'"), 1)
+    expect('seven records in the topic, six event ids', (len(ids), len(set(ids))), (7, 6))
+    expect('one seat for it', count(cast, 'enrollment', "enrollment.seat WHERE offering_id = 'networks'"), 1)
     expect('and nobody is to be paid back', count(cast, 'enrollment', 'enrollment.refund'), 0)
 
 
@@ -221,7 +355,8 @@ def another_relay(cluster, old):
     return pid if pid != old else None
 
 
-SCENES = [first_request, double_click, replay, other_amount, server_killed, relay_killed]
+SCENES = [first_request, double_click, replay, other_amount, declined, timed_out, unknown, resolved,
+          server_killed, relay_killed]
 
 
 def ledger(cast):
@@ -230,6 +365,9 @@ def ledger(cast):
     ids = [event_id(record) for record in cast.topic.records()]
     found = [cast.requests(), acquirer['calls'], acquirer['captures'],
              count(cast, 'payments', "payments.payment WHERE state = 'AUTHORIZED'"),
+             count(cast, 'payments', "payments.payment WHERE state = 'DECLINED'"),
+             count(cast, 'payments', "payments.payment WHERE state IN ('PENDING', 'UNKNOWN')"),
+             count(cast, 'payments', 'idem.unresolved'),
              len(ids), len(set(ids)), count(cast, 'enrollment', 'enrollment.seat')]
     right = [number == wanted for (_, wanted, _), number in zip(EXPECTED, found)]
     terminal.say("""Everything is counted where it is: requests in the log of payments, calls and captures

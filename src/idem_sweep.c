@@ -1,0 +1,57 @@
+/*-------------------------------------------------------------------------
+ *
+ * idem_sweep.c
+ *		Idempotency records: removing what has expired.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "funcapi.h"
+
+#include "compat.h"
+#include "idem_args.h"
+#include "idem_clock.h"
+#include "idem_retry.h"
+#include "record_store.h"
+
+#define SWEEP_MAX_ROWS	10000
+
+/*
+ * idem_sweep(max_rows) -> records, responses, more
+ *
+ * Deletes a batch of expired records and drops a batch of responses that are no
+ * longer kept.  Locks each row without waiting and looks at it again before it
+ * goes.  Raises 22004, 22023.
+ */
+PG_FUNCTION_INFO_V1(idem_sweep);
+Datum
+idem_sweep(PG_FUNCTION_ARGS)
+{
+	int			max_rows = idem_count_arg(fcinfo, 0, "max_rows", SWEEP_MAX_ROWS);
+	int64		records;
+	int64		responses;
+	IdemRetryHint hint;
+	TupleDesc	tupdesc;
+	Datum		values[3];
+	bool		nulls[3] = {false};
+
+	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	tupdesc = BlessTupleDesc(tupdesc);
+
+	SPI_connect();
+	idem_retry_hint_push(&hint);
+	records = record_delete_expired(idem_now(), max_rows);
+	responses = record_drop_responses(idem_now(), max_rows);
+	idem_retry_hint_pop(&hint);
+	SPI_finish();
+
+	values[0] = Int64GetDatum(records);
+	values[1] = Int64GetDatum(responses);
+	values[2] = BoolGetDatum(records == max_rows || responses == max_rows);
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
+}

@@ -1,0 +1,364 @@
+#!/usr/bin/python3
+"""Idempotency records against the hand-written statements of a careful engineer.
+
+test/bench/run starts the server, sets PGHOST and PATH, and runs this.  Both
+sides of a figure take turns, round by round, so that what else the machine does
+falls on both; the figure is the median of the rounds' ratios.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import traceback
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+HASH = r"'\x" + 'a5' * 32 + "'"
+BODY = "'" + '{"payment": "' + '7' * 285 + '"}' + "'"
+
+# A new key, at a random place of the index; of a principal among a thousand.
+NEW_KEY = r"""
+\set p random(0, 999)
+\set k random(1, 9000000000000000000)
+"""
+
+CLAIM = rf"""
+SELECT * FROM idem_try_insert('p' || :p, md5(:k), {HASH}, 'pay',
+    call_timeout => '20 s', dedup_window => '24 h')
+"""
+CLAIM_BY_HAND = rf"""
+INSERT INTO hand.request (principal_id, idempotency_key, request_hash, operation, state, attempt,
+    resource_id, created_at, lease_expires_at, call_started_at, call_deadline, dedup_until)
+VALUES ('p' || :p, md5(:k), {HASH}, 'pay', 'IN_PROGRESS', nextval('hand.attempt'),
+    gen_random_uuid(), now(), now() + interval '30 s', now(), now() + interval '20 s',
+    now() + interval '24 h')
+ON CONFLICT (principal_id, idempotency_key) DO NOTHING
+RETURNING attempt, resource_id, call_deadline
+"""
+
+COMPLETE = rf"""
+SELECT * FROM idem_complete('p' || :p, md5(:k), :attempt, 201, {BODY}::bytea)
+"""
+COMPLETE_BY_HAND = rf"""
+UPDATE hand.request SET state = 'COMPLETED', response_status = 201,
+    response_headers = '[["content-type", "application/json"]]', response_body = {BODY}::bytea,
+    completed_at = now(), expires_at = now() + interval '72 h'
+WHERE principal_id = 'p' || :p AND idempotency_key = md5(:k)
+    AND attempt = :attempt AND state = 'IN_PROGRESS'
+RETURNING attempt
+"""
+
+# Each statement is a transaction: the claim is committed before the work.
+CLAIM_AND_COMPLETE = NEW_KEY + CLAIM + r'\gset' + COMPLETE + ';'
+CLAIM_AND_COMPLETE_BY_HAND = NEW_KEY + CLAIM_BY_HAND + r'\gset' + COMPLETE_BY_HAND + ';'
+
+CLAIM_ONLY = NEW_KEY + CLAIM + ';'
+
+
+def old_key(records):
+    """The key of a record that hand.fill made."""
+    return rf"""
+\set n random(1, {records})
+\set p :n % 1000
+"""
+
+
+REPLAY = rf"""
+SELECT * FROM idem_try_insert('p' || :p, md5(:n), sha256('request'));
+"""
+# The same columns, from the row or constant.
+REPLAY_BY_HAND = r"""
+SELECT state AS outcome, false AS run, false AS changed, NULL::bigint AS attempt,
+    NULL::uuid AS resource_id, NULL::timestamptz AS call_deadline, NULL::jsonb AS context,
+    NULL::integer AS retry_after, expires_at, response_status AS status,
+    response_headers AS headers, response_body AS body, response_body IS NOT NULL AS body_kept
+FROM hand.request
+WHERE principal_id = 'p' || :p AND idempotency_key = md5(:n);
+"""
+
+LINES = 1000
+MANY = rf"""
+\set k random(1, 9000000000000000000)
+SELECT * FROM idem_try_insert_many('file',
+    ARRAY(SELECT md5(:k || '/' || i) FROM generate_series(1, {LINES}) AS i),
+    array_fill({HASH}::bytea, ARRAY[{LINES}]), 'pay');
+"""
+ONE_LINE = rf"""
+\set k random(1, 9000000000000000000)
+SELECT * FROM idem_try_insert('file', md5(:k), {HASH}, 'pay');
+"""
+LINES_IN_ONE_TRANSACTION = 'BEGIN;' + ONE_LINE * LINES + 'COMMIT;'
+
+SWEEP = 'SELECT * FROM idem_sweep(1000);'
+
+
+class Failed(Exception):
+    """A measurement did not come about."""
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def psql(database, sql, *options):
+    """Runs statements as the superuser; the output, unaligned."""
+    command = ['psql', '-X', '-q', '-A', '-t', '-v', 'ON_ERROR_STOP=1', '-d', database, *options]
+    done = subprocess.run(command, input=sql, text=True, capture_output=True)
+    if done.returncode != 0:
+        raise Failed(done.stderr.strip())
+    return done.stdout.strip()
+
+
+class Load:
+    """pgbench with a script of ours, as the ordinary user, from now until stopped."""
+
+    def __init__(self, database, script, clients=1, seconds=None, transactions=None, rate=None, log=None):
+        self.folder = tempfile.TemporaryDirectory(dir=os.environ['PGHOST'])
+        path = os.path.join(self.folder.name, 'script')
+        with open(path, 'w') as file:
+            file.write(script)
+        command = ['pgbench', '-n', '-U', 'shop', '-M', 'prepared', '-f', path,
+                   '-c', str(clients), '-j', str(min(clients, os.cpu_count()))]
+        if seconds:
+            command += ['-T', str(seconds)]
+        if transactions:
+            command += ['-t', str(transactions)]
+        if rate:
+            command += ['-R', str(rate)]
+        if log:
+            command += ['-l', '--log-prefix', os.path.join(self.folder.name, 'log')]
+        self.process = subprocess.Popen(command + [database], text=True,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def finish(self):
+        """Waits for the end; transactions per second."""
+        output, errors = self.process.communicate()
+        speed = re.search(r'^tps = ([\d.]+) \(without', output, re.M)
+        failed = re.search(r'^number of failed transactions: (\d+)', output, re.M)
+        if self.process.returncode != 0 or not speed or not failed or failed[1] != '0':
+            raise Failed(f'pgbench: {output}{errors}')
+        return float(speed[1])
+
+    def stop(self):
+        self.process.terminate()
+        self.process.communicate()
+
+    def latencies(self):
+        """Of each transaction that was logged, in milliseconds."""
+        times = []
+        for name in os.listdir(self.folder.name):
+            if name.startswith('log'):
+                with open(os.path.join(self.folder.name, name)) as file:
+                    times += [int(line.split()[2]) / 1000 for line in file]
+        return times
+
+
+class Side:
+    """One of the two that are compared: a script in a database, and what goes
+    before each of its rounds."""
+
+    def __init__(self, database, script, scale=1, before=None, transactions=None):
+        self.database, self.script, self.scale = database, script, scale
+        self.before, self.transactions = before, transactions
+
+    def round(self, clients, seconds):
+        if self.before:
+            self.before()
+        if self.transactions:
+            return self.scale * Load(self.database, self.script, clients, transactions=self.transactions).finish()
+        return self.scale * Load(self.database, self.script, clients, seconds).finish()
+
+
+class Bench:
+    def __init__(self, quick):
+        self.quick = quick
+        self.rounds = 3 if quick else 7
+        self.seconds = 2 if quick else 8
+        self.large = 1_000_000 if quick else 10_000_000
+        self.figures = []
+
+    def figure(self, name, ours, baseline, ratio, goal):
+        figure = {'name': name, 'ours': round(ours, 3), 'baseline': round(baseline, 3),
+                  'ratio': round(ratio, 3), 'goal': goal}
+        print(json.dumps(figure), flush=True)
+        self.figures.append(figure)
+
+    def compare(self, name, ours, baseline, goal, clients=1):
+        """Rounds of both sides by turns, after one of each that does not count."""
+        pairs = []
+        for number in range(self.rounds + 1):
+            order = (ours, baseline) if number % 2 else (baseline, ours)
+            seconds = self.seconds if number else 1
+            speeds = {side: side.round(clients, seconds) for side in order}
+            if number:
+                pairs.append((speeds[ours], speeds[baseline]))
+                say(f'{name}: round {number} of {self.rounds}: '
+                    f'{speeds[ours]:.0f} against {speeds[baseline]:.0f} a second')
+        self.figure(name, *(statistics.median(column) for column in zip(*pairs)),
+                    statistics.median(a / b for a, b in pairs), goal)
+
+    def database(self, name):
+        psql('postgres', f'CREATE DATABASE {name}')
+        psql(name, 'CREATE EXTENSION idem CASCADE')
+        psql(name, '', '-f', os.path.join(HERE, 'records.sql'))
+
+    def fill(self, name, table, records, expires="now() + interval '72 h'"):
+        """Completed records, in a table as it is after a while."""
+        say(f'{name}: {records:,} records in {table} ...')
+        psql(name, f"TRUNCATE {table}")
+        step = 1_000_000
+        for first in range(1, records + 1, step):
+            psql(name, f"CALL hand.fill('{table}', {first}, {min(first + step - 1, records)}, {expires})")
+        psql(name, f'VACUUM (FREEZE, ANALYZE) {table}')
+        psql(name, 'CHECKPOINT')
+
+    def prepare(self):
+        psql('postgres', 'CREATE ROLE shop LOGIN')
+        self.database('small')
+        self.fill('small', 'idem.idempotency', 10_000)
+        self.fill('small', 'hand.request', 10_000)
+
+    # The figures.
+
+    def commit(self):
+        sides = Side('small', CLAIM_AND_COMPLETE), Side('small', CLAIM_AND_COMPLETE_BY_HAND)
+        for clients in 1, 4, 16:
+            self.compare(f'claim and complete, {plural(clients, "client")}', *sides, 0.9, clients)
+        if psql('small', "SELECT count(*) FROM idem.idempotency WHERE state <> 'COMPLETED'") > '1000':
+            raise Failed('claims were not completed')
+        with fsync_off():
+            self.compare('claim and complete, 1 client, fsync off', *sides, None)
+
+    def replay(self):
+        for table in 'idem.idempotency', 'hand.request':
+            self.fill('small', table, 10_000)
+        key = old_key(10_000)
+        answer = psql('small', REPLAY.replace(':p', '7').replace(':n', "'7'"))
+        if not answer.startswith('REPLAY|f|f|'):
+            raise Failed(f'no replay: {answer}')
+        for clients in 1, 4:
+            self.compare(f'replay, {plural(clients, "client")}',
+                         Side('small', key + REPLAY), Side('small', key + REPLAY_BY_HAND), 0.9, clients)
+
+    def many(self):
+        many = Side('small', MANY, LINES)
+        self.compare('1,000 lines in one call, against one transaction each',
+                     many, Side('small', ONE_LINE), 10)
+        self.compare('1,000 lines in one call, against calls in one transaction',
+                     many, Side('small', LINES_IN_ONE_TRANSACTION, LINES), None)
+
+    def growth(self):
+        self.database('large')
+        self.fill('large', 'idem.idempotency', self.large)
+
+        def reset():
+            psql('small', 'TRUNCATE idem.idempotency')
+            psql('small', f"CALL hand.fill('idem.idempotency', 1, 10000, now() + interval '72 h')")
+            psql('small', 'VACUUM (FREEZE, ANALYZE) idem.idempotency')
+
+        reset()
+        text = f'{self.large:,} records against 10,000'
+        self.compare(f'replay, {text}', Side('large', old_key(self.large) + REPLAY),
+                     Side('small', old_key(10_000) + REPLAY), 0.833)
+        self.compare(f'claim and complete, {text}', Side('large', CLAIM_AND_COMPLETE),
+                     Side('small', CLAIM_AND_COMPLETE, before=reset), 0.833)
+        psql('postgres', 'DROP DATABASE large')
+
+    def sweep(self):
+        """Latency of claims at a fixed rate, with and without a sweep beside them."""
+        records = 1_000_000
+        self.database('swept')
+        self.fill('swept', 'idem.idempotency', records, "now() - interval '1 s'")
+        claims = {'with': [], 'without': []}
+        pairs = []
+
+        def left():
+            return int(psql('swept', 'SELECT count(*) FROM idem.idempotency WHERE expires_at < now()'))
+
+        def measure(which):
+            sweeper = Load('swept', SWEEP, seconds=3600) if which == 'with' else None
+            load = Load('swept', CLAIM_ONLY, clients=4, seconds=self.seconds, rate=100, log=True)
+            load.finish()
+            if sweeper:
+                sweeper.stop()
+            claims[which] += load.latencies()
+            return percentile(load.latencies(), 99)
+
+        Load('swept', CLAIM_ONLY, clients=4, seconds=1).finish()
+        remain = records
+        while remain > 0:
+            pairs.append((measure('with'), measure('without')))
+            before, remain = remain, left()
+            say(f'sweep: p99 of claims {pairs[-1][0]:.2f} ms with, {pairs[-1][1]:.2f} ms without; '
+                f'{remain:,} records to go')
+            if remain >= before:
+                raise Failed('the sweep does not get on')
+        with_, without = (statistics.median(column) for column in zip(*pairs))
+        self.figure('p99 of claims while 1,000,000 records are swept, ms', with_, without,
+                    statistics.median(b / a for a, b in pairs), 0.833)
+        psql('postgres', 'DROP DATABASE swept')
+
+
+def plural(number, noun):
+    return f'{number} {noun}' + ('' if number == 1 else 's')
+
+
+def percentile(values, percent):
+    return statistics.quantiles(values, n=100)[percent - 1]
+
+
+@contextlib.contextmanager
+def fsync_off():
+    """For a while: shows what the processor costs."""
+    psql('postgres', 'ALTER SYSTEM SET fsync = off')
+    psql('postgres', 'SELECT pg_reload_conf()')
+    try:
+        yield
+    finally:
+        psql('postgres', 'ALTER SYSTEM RESET fsync')
+        psql('postgres', 'SELECT pg_reload_conf()')
+
+
+def table(figures):
+    say('')
+    width = max(len(figure['name']) for figure in figures)
+    say(f'{"":{width}}  {"idem":>10}  {"baseline":>10}  {"ratio":>6}  {"goal":>6}')
+    for figure in figures:
+        goal = figure['goal']
+        verdict = '' if goal is None else 'met' if figure['ratio'] >= goal else 'MISSED'
+        say(f'{figure["name"]:{width}}  {figure["ours"]:10,.1f}  {figure["baseline"]:10,.1f}  '
+            f'{figure["ratio"]:6.2f}  {"" if goal is None else goal:>6}  {verdict}')
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--quick', action='store_true')
+    parser.add_argument('figures', nargs='*')
+    arguments = parser.parse_args()
+    known = ['commit', 'replay', 'many', 'growth', 'sweep']
+    for name in arguments.figures:
+        if name not in known:
+            parser.error(f'there is no figure {name}; there are {", ".join(known)}')
+
+    bench = Bench(arguments.quick)
+    bench.prepare()
+    failed = 0
+    for name in arguments.figures or known:
+        try:
+            getattr(bench, name)()
+        except Failed as error:
+            say(f'{name}: {error}')
+            failed = 1
+    if bench.figures:
+        table(bench.figures)
+    sys.exit(failed)
+
+
+if __name__ == '__main__':
+    main()
