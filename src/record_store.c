@@ -17,6 +17,7 @@
 #include "miscadmin.h"
 #include "storage/lock.h"
 #include "utils/builtins.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 #include "utils/xid8.h"
 
@@ -137,7 +138,7 @@ enum
 /* Runs a statement about one record, prepared at its first use in a session. */
 static uint64
 run(SPIPlanPtr *plan, const char *sql, int nargs, Oid *types, Datum *values,
-	const char *nulls, int expected)
+	const char *nulls, bool read_only, int expected)
 {
 	int			rc;
 
@@ -150,7 +151,7 @@ run(SPIPlanPtr *plan, const char *sql, int nargs, Oid *types, Datum *values,
 		SPI_keepplan(prepared);
 		*plan = prepared;
 	}
-	rc = SPI_execute_plan(*plan, values, nulls, false, 0);
+	rc = SPI_execute_plan(*plan, values, nulls, read_only, 0);
 	if (rc != expected)
 		elog(ERROR, "unexpected result of a statement on idem.idempotency: %s",
 			 SPI_result_code_string(rc));
@@ -294,7 +295,7 @@ read_record(SPIPlanPtr *plan, const char *sql, const RecordKey *key, RecordRow *
 
 	values[0] = PointerGetDatum(key->principal_id);
 	values[1] = PointerGetDatum(key->idempotency_key);
-	run(plan, sql, 2, types, values, NULL, SPI_OK_SELECT);
+	run(plan, sql, 2, types, values, NULL, false, SPI_OK_SELECT);
 	return read_row(row);
 }
 
@@ -305,6 +306,25 @@ record_look(const RecordKey *key, RecordRow *row)
 	static SPIPlanPtr plan = NULL;
 
 	return read_record(&plan, SELECT_RECORD, key, row);
+}
+
+/*
+ * The same with what is committed at this moment, whatever snapshot the
+ * transaction has.
+ */
+bool
+record_look_latest(const RecordKey *key, RecordRow *row)
+{
+	static SPIPlanPtr plan = NULL;
+	Oid			types[2] = {TEXTOID, TEXTOID};
+	Datum		values[2];
+
+	values[0] = PointerGetDatum(key->principal_id);
+	values[1] = PointerGetDatum(key->idempotency_key);
+	PushActiveSnapshot(GetLatestSnapshot());
+	run(&plan, SELECT_RECORD, 2, types, values, NULL, true, SPI_OK_SELECT);
+	PopActiveSnapshot();
+	return read_row(row);
 }
 
 /* Locks and reads a record's row, if no other transaction holds it. */
@@ -422,7 +442,7 @@ own(SPIPlanPtr *plan, const char *sql, int expected, const RecordKey *key,
 	values[i++] = IntervalPGetDatum(&retention);
 	Assert(i == 2 + NOWNED);
 
-	if (run(plan, sql, 2 + NOWNED, types, values, nulls, expected) == 0)
+	if (run(plan, sql, 2 + NOWNED, types, values, nulls, false, expected) == 0)
 		return false;
 	row->facts.attempt = DatumGetInt64(column(1, &isnull));
 	return true;
@@ -454,7 +474,7 @@ update_locked(SPIPlanPtr *plan, const char *sql, int nargs, Oid *types,
 {
 	values[0] = PointerGetDatum(key->principal_id);
 	values[1] = PointerGetDatum(key->idempotency_key);
-	if (run(plan, sql, nargs, types, values, nulls, SPI_OK_UPDATE) != 1)
+	if (run(plan, sql, nargs, types, values, nulls, false, SPI_OK_UPDATE) != 1)
 		elog(ERROR, "a locked idempotency record was not updated");
 }
 
@@ -545,7 +565,7 @@ record_add_resolution(const RecordKey *key, int64 attempt, Jsonb *evidence, cons
 	values[4] = JsonbPGetDatum(evidence);
 	values[5] = Int32GetDatum(response->status);
 	values[6] = TimestampTzGetDatum(response->completed_at);
-	run(&plan, ADD_RESOLUTION, 7, types, values, NULL, SPI_OK_INSERT);
+	run(&plan, ADD_RESOLUTION, 7, types, values, NULL, false, SPI_OK_INSERT);
 }
 
 /*
@@ -563,7 +583,7 @@ record_lock_stale(text *operation, TimestampTz now, int max_rows, RecordKey *key
 	values[0] = TimestampTzGetDatum(now);
 	values[1] = PointerGetDatum(operation);
 	values[2] = Int32GetDatum(max_rows);
-	n = (int) run(&plan, LOCK_STALE_RECORDS, 3, types, values, NULL, SPI_OK_SELECT);
+	n = (int) run(&plan, LOCK_STALE_RECORDS, 3, types, values, NULL, false, SPI_OK_SELECT);
 	for (int i = 0; i < n; i++)
 	{
 		bool		isnull;
@@ -582,7 +602,7 @@ sweep(SPIPlanPtr *plan, const char *sql, TimestampTz now, int max_rows, int expe
 
 	values[0] = TimestampTzGetDatum(now);
 	values[1] = Int32GetDatum(max_rows);
-	return (int64) run(plan, sql, 2, types, values, NULL, expected);
+	return (int64) run(plan, sql, 2, types, values, NULL, false, expected);
 }
 
 /* Deletes records that have expired. */

@@ -69,6 +69,7 @@ typedef struct RecordUnknown
 } RecordUnknown;
 
 extern bool record_look(const RecordKey *key, RecordRow *row);
+extern bool record_look_latest(const RecordKey *key, RecordRow *row);
 extern bool record_try_lock_key(const RecordKey *key);
 extern void record_unlock_key(const RecordKey *key);
 extern bool record_try_lock_row(const RecordKey *key, RecordRow *row);

@@ -29,6 +29,10 @@ BUILD_PACKAGES=(build-essential pkg-config librdkafka-dev)
 KAFKA_PACKAGES=(openjdk-17-jre-headless maven kafkacat)
 # What it takes to run the worked examples, which are in Python.
 DEMO_PACKAGES=(python3-psycopg python3-confluent-kafka)
+# What it takes to run the code of the README: SQL, Python and Java.
+README_PACKAGES=(python3-psycopg openjdk-17-jdk-headless libpostgresql-jdbc-java)
+# What stands between clients and the server in one of the tests.
+POOLER_PACKAGES=(pgbouncer)
 
 # Colours on a terminal only, so that output in a file or a pipe is plain.
 if [ -t 1 ] && [ -z "${NO_COLOR:-}" ] && [ "${TERM:-dumb}" != dumb ]; then
