@@ -166,8 +166,49 @@ claim_read_only(Claim *claim)
 }
 
 /*
- * One pass of a claim: look, lock, write.  False: another's claim ended in
- * between, look again.
+ * Looks again with the lock on the key in hand.  Nobody else can make a record or
+ * give it another owner now, so what is not there now is not there at all, and an
+ * insert meets no row of an open transaction that it would have to wait for.
+ * False: a row is there that the transaction's snapshot does not show.
+ */
+static bool
+look_locked(Claim *claim)
+{
+	bool		shown = claim->row.facts.state != RECORD_NONE;
+	RecordRow	latest;
+
+	if (!record_look_latest(&claim->key, &latest))
+		memset(&latest, 0, sizeof(latest));
+	if (!IsolationUsesXactSnapshot())
+	{
+		claim->row = latest;
+		decide(claim);
+		return true;
+	}
+	return shown || latest.facts.state == RECORD_NONE;
+}
+
+/* Takes over, replaces or gives up a record that is there. */
+static bool
+claim_row(Claim *claim)
+{
+	if (!record_try_lock_row(&claim->key, &claim->row))
+	{
+		/* its owner is completing it, or it is being deleted */
+		if (!record_look(&claim->key, &claim->row))
+			return false;
+		if (decide(claim) != RECORD_READ_ONLY)
+			answer_hidden(claim);
+		return true;
+	}
+	decide(claim);
+	write_locked(claim);
+	return true;
+}
+
+/*
+ * One pass of a claim: look, lock, write.  False: the record went in between,
+ * look again.
  *
  * The lock on the key stands for a row that is being made and can't be seen
  * yet.  Whoever can't have it looks once more, since its holder may have
@@ -195,23 +236,20 @@ claim_pass(Claim *claim)
 		return true;
 	}
 
-	if (claim->decision.action == RECORD_INSERT)
+	if (!look_locked(claim))
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("could not serialize access due to concurrent update")));
+	switch (claim->decision.action)
 	{
-		new_row(claim);
-		return record_insert(&claim->key, &claim->row, &claim->decision);
+		case RECORD_READ_ONLY:
+			return true;
+		case RECORD_INSERT:
+			new_row(claim);
+			return record_insert(&claim->key, &claim->row, &claim->decision);
+		default:
+			return claim_row(claim);
 	}
-	if (!record_try_lock_row(&claim->key, &claim->row))
-	{
-		/* its owner is completing it, or it is being deleted */
-		if (!record_look(&claim->key, &claim->row))
-			return false;
-		if (decide(claim) != RECORD_READ_ONLY)
-			answer_hidden(claim);
-		return true;
-	}
-	decide(claim);
-	write_locked(claim);
-	return true;
 }
 
 /* Claims, in as many passes as it takes. */

@@ -17,6 +17,7 @@
 #include "miscadmin.h"
 #include "storage/lock.h"
 #include "utils/builtins.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 #include "utils/xid8.h"
 
@@ -97,7 +98,7 @@ enum
 /* Runs a statement about one record, prepared at its first use in a session. */
 static uint64
 run(SPIPlanPtr *plan, const char *sql, int nargs, Oid *types, Datum *values,
-	const char *nulls, int expected)
+	const char *nulls, bool read_only, int expected)
 {
 	int			rc;
 
@@ -110,7 +111,7 @@ run(SPIPlanPtr *plan, const char *sql, int nargs, Oid *types, Datum *values,
 		SPI_keepplan(prepared);
 		*plan = prepared;
 	}
-	rc = SPI_execute_plan(*plan, values, nulls, false, 0);
+	rc = SPI_execute_plan(*plan, values, nulls, read_only, 0);
 	if (rc != expected)
 		elog(ERROR, "unexpected result of a statement on idem.idempotency: %s",
 			 SPI_result_code_string(rc));
@@ -230,7 +231,7 @@ read_record(SPIPlanPtr *plan, const char *sql, const RecordKey *key, RecordRow *
 
 	values[0] = PointerGetDatum(key->principal_id);
 	values[1] = PointerGetDatum(key->idempotency_key);
-	run(plan, sql, 2, types, values, NULL, SPI_OK_SELECT);
+	run(plan, sql, 2, types, values, NULL, false, SPI_OK_SELECT);
 	return read_row(row);
 }
 
@@ -241,6 +242,25 @@ record_look(const RecordKey *key, RecordRow *row)
 	static SPIPlanPtr plan = NULL;
 
 	return read_record(&plan, SELECT_RECORD, key, row);
+}
+
+/*
+ * The same with what is committed at this moment, whatever snapshot the
+ * transaction has.
+ */
+bool
+record_look_latest(const RecordKey *key, RecordRow *row)
+{
+	static SPIPlanPtr plan = NULL;
+	Oid			types[2] = {TEXTOID, TEXTOID};
+	Datum		values[2];
+
+	values[0] = PointerGetDatum(key->principal_id);
+	values[1] = PointerGetDatum(key->idempotency_key);
+	PushActiveSnapshot(GetLatestSnapshot());
+	run(&plan, SELECT_RECORD, 2, types, values, NULL, true, SPI_OK_SELECT);
+	PopActiveSnapshot();
+	return read_row(row);
 }
 
 /* Locks and reads a record's row, if no other transaction holds it. */
@@ -354,7 +374,7 @@ own(SPIPlanPtr *plan, const char *sql, int expected, const RecordKey *key,
 	set_time(&values[i], &nulls[i], decision->expires_at), i++;
 	Assert(i == 2 + NOWNED);
 
-	if (run(plan, sql, 2 + NOWNED, types, values, nulls, expected) == 0)
+	if (run(plan, sql, 2 + NOWNED, types, values, nulls, false, expected) == 0)
 		return false;
 	row->facts.attempt = DatumGetInt64(column(1, &isnull));
 	return true;
@@ -390,7 +410,7 @@ record_set_unknown(const RecordKey *key, const RecordDecision *decision)
 	values[0] = PointerGetDatum(key->principal_id);
 	values[1] = PointerGetDatum(key->idempotency_key);
 	values[2] = Int32GetDatum(decision->tries);
-	if (run(&plan, SET_RECORD_UNKNOWN, 3, types, values, NULL, SPI_OK_UPDATE) != 1)
+	if (run(&plan, SET_RECORD_UNKNOWN, 3, types, values, NULL, false, SPI_OK_UPDATE) != 1)
 		elog(ERROR, "a locked idempotency record was not updated");
 }
 
@@ -415,6 +435,6 @@ record_complete(const RecordKey *key, const RecordResponse *response)
 	values[7] = TimestampTzGetDatum(response->completed_at);
 	values[8] = TimestampTzGetDatum(response->response_expires_at);
 	values[9] = TimestampTzGetDatum(response->expires_at);
-	if (run(&plan, COMPLETE_RECORD, 10, types, values, nulls, SPI_OK_UPDATE) != 1)
+	if (run(&plan, COMPLETE_RECORD, 10, types, values, nulls, false, SPI_OK_UPDATE) != 1)
 		elog(ERROR, "a locked idempotency record was not updated");
 }

@@ -57,6 +57,7 @@ typedef struct RecordResponse
 } RecordResponse;
 
 extern bool record_look(const RecordKey *key, RecordRow *row);
+extern bool record_look_latest(const RecordKey *key, RecordRow *row);
 extern bool record_try_lock_key(const RecordKey *key);
 extern void record_unlock_key(const RecordKey *key);
 extern bool record_try_lock_row(const RecordKey *key, RecordRow *row);
