@@ -164,7 +164,7 @@ stage() {
 			-o -path '*/bitcode/idem*' \) -delete
 	fi
 
-	copy_source "$dir/build"
+	copy_source "$dir/build" || return
 	make -s -j2 -C "$dir/build" PG_CONFIG="$PG_CONFIG" "$@" || return
 	make -s -C "$dir/build" PG_CONFIG="$PG_CONFIG" DESTDIR="$dir" "$@" install
 }
