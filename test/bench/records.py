@@ -178,8 +178,8 @@ class Side:
 class Bench:
     def __init__(self, quick):
         self.quick = quick
-        self.rounds = 3 if quick else 7
-        self.seconds = 2 if quick else 8
+        self.rounds = 5 if quick else 15
+        self.seconds = 1 if quick else 3
         self.large = 1_000_000 if quick else 10_000_000
         self.figures = []
 

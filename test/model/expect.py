@@ -96,18 +96,24 @@ class Case:
             'here': lambda: self.xid,
             'new': lambda: New(self.before and self.before[column]),
             'ended': lambda: self.before['tries'] + (not self.before['yielded']),
-            'size': lambda: event.given['response_size'],
+            'one more': lambda: self.before['tries'] + 1,
             'now + lease': lambda: Between(now, lease),
             'now + timeout': lambda: Between(now, timeout),
             'now + window': lambda: Between(now, event.window) if event.window else None,
-            'now + lease, past the deadline': lambda: Between(
-                now, timeout + CALL_MARGIN if verdict == 'call' else max(lease, timeout + CALL_MARGIN)),
+            'now + lease, past the deadline': lambda: self.renewed(verdict, lease, timeout + CALL_MARGIN),
             'lease + retention': lambda: self.after['lease_expires_at'] + datetime.timedelta(
                 seconds=self.retention(verdict)),
             'now + record retention': lambda: Between(now, self.retention(verdict)),
             'now + response retention': lambda: Between(now, min(RESPONSE_RETENTION, self.retention(verdict))),
         }
         return words[word]() if isinstance(word, str) and word in words else word
+
+    def renewed(self, verdict, lease, past_call):
+        """End of a lease that must outlast a call, and is never cut short."""
+        if verdict != 'call':
+            return Between(self.clock, max(lease, past_call))
+        renewed = Between(self.clock, past_call)
+        return renewed if renewed.low > self.before['lease_expires_at'] else self.before['lease_expires_at']
 
     def retention(self, verdict):
         """Seconds that the record is remembered."""

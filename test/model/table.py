@@ -67,7 +67,9 @@ CLASSES = (
 )
 
 # Every record × every event.  A code is an error.  "complete" is with a response
-# not stored before, "repeat" with the very response that is stored, if one is.
+# not stored before, "repeat" with the very response that is stored, if one is: a
+# repeat by the attempt that stored it, whereas after an operator's verdict the
+# attempt's own rows must roll back.
 # A dash: nothing happens, and nothing or no row is answered.  "fenced", not
 # shown, is any of the owner's functions with another attempt: ID001 throughout.
 TABLE = """
@@ -85,8 +87,8 @@ uncertain      | BECOMES       | MISMATCH   | done     | done     | unknown     
 unknown, early | UNKNOWN       | MISMATCH   | done     | done     | no-op        | ID002       | ID002   | ID002     | ID002       | -           | -       | UNKNOWN
 unknown        | UNKNOWN       | MISMATCH   | done     | done     | no-op        | ID002       | ID002   | settled   | settled     | -           | -       | UNKNOWN
 completed      | REPLAY        | MISMATCH   | ID002    | repeated | ID002        | ID002       | ID002   | ID002     | ID002       | -           | -       | REPLAY
-settled done   | REPLAY        | MISMATCH   | ID002    | repeated | ID002        | ID002       | ID002   | repeated  | ID002       | -           | -       | REPLAY
-settled not    | REPLAY        | MISMATCH   | ID002    | repeated | ID002        | ID002       | ID002   | ID002     | repeated    | -           | -       | REPLAY
+settled done   | REPLAY        | MISMATCH   | ID002    | ID002    | ID002        | ID002       | ID002   | repeated  | ID002       | -           | -       | REPLAY
+settled not    | REPLAY        | MISMATCH   | ID002    | ID002    | ID002        | ID002       | ID002   | ID002     | repeated    | -           | -       | REPLAY
 gone           | RESULT_GONE   | MISMATCH   | ID002    | ID002    | ID002        | ID002       | ID002   | ID002     | ID002       | -           | body    | RESULT_GONE
 """
 
@@ -108,7 +110,10 @@ VERDICTS = {
         'attempt': 'new', 'tries': 'ended', 'claim_xid': 'here', 'claimed_at': 'now',
         'lease_expires_at': 'now + lease', 'yielded': False, 'expires_at': 'lease + retention, or never',
     },
-    'BECOMES': {'state': 'UNKNOWN', 'tries': 'ended', 'unknown_at': 'now', 'expires_at': None},
+    'BECOMES': {
+        'state': 'UNKNOWN', 'tries': 'ended', 'unknown_at': 'now', 'unknown_reason': 'any', 'response_status': 202,
+        'expires_at': None,
+    },
     'IN_PROGRESS': {},
     'ALREADY_YOURS': {},
     'MISMATCH': {},
@@ -117,24 +122,24 @@ VERDICTS = {
     'RESULT_GONE': {},
     'done': {
         'state': 'COMPLETED', 'completed_at': 'now', 'response_status': 'given', 'response_headers': 'given',
-        'response_body': 'given', 'response_size': 'size', 'response_digest': None,
+        'response_body': 'given', 'response_size': 'given', 'response_digest': 'given',
         'response_expires_at': 'now + response retention', 'expires_at': 'now + record retention',
         'unknown_at': 'any', 'unknown_reason': 'any', 'external_ref': 'any',
     },
     'unknown': {
-        'state': 'UNKNOWN', 'unknown_at': 'now', 'unknown_reason': 'given', 'external_ref': 'given',
+        'state': 'UNKNOWN', 'tries': 'one more', 'unknown_at': 'now', 'unknown_reason': 'given', 'external_ref': 'given',
         'response_status': 'given', 'expires_at': None,
     },
-    'call': {},                         # and CALL, as for a claim that marks one
-    'yielded': {'lease_expires_at': 'now', 'yielded': True, 'expires_at': 'lease + retention, or never'},
+    'call': {'yielded': False},         # and CALL, as for a claim that marks one
+    'yielded': {'lease_expires_at': 'now', 'yielded': True},
     'settled': {
         'state': 'COMPLETED', 'verdict': 'given', 'completed_at': 'now', 'response_status': 'given',
-        'response_headers': 'given', 'response_body': 'given', 'response_size': 'size', 'response_digest': None,
+        'response_headers': 'given', 'response_body': 'given', 'response_size': 'given', 'response_digest': 'given',
         'response_expires_at': 'now + response retention', 'expires_at': 'now + record retention',
     },
     'no-op': {},
     'repeated': {},
-    'body': {'response_body': None, 'response_headers': 'any'},
+    'body': {'response_body': None, 'response_headers': 'any', 'context': 'any'},
     'deleted': 'no row',
     '-': {},
 }

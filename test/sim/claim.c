@@ -305,10 +305,8 @@ write_locked(World *world, Worker *worker)
 
 /* One step of a claim. */
 void
-claim_step(World *world, Worker *worker, Random *random)
+claim_step(World *world, Worker *worker)
 {
-	(void) random;
-
 	switch (worker->pc)
 	{
 		case PC_CLAIM:

@@ -34,7 +34,6 @@
 	/* in how they are carried out */ \
 	F(no_redecide, "one-owner|one-response|unsettled-kept|zombies-refused", "a claim writes what it decided before it had the row's lock") \
 	F(sweep_no_recheck, "unsettled-kept|one-response", "the sweep deletes what it saw before it had the row's lock") \
-	F(sweep_no_key_lock, "never-waits", "the sweep deletes without the key's lock") \
 	F(no_key_lock, "never-waits", "a claim inserts without the key's lock") \
 	F(no_second_look, "never-waits", "a claim inserts without looking again under the key's lock") \
 	F(lost_update, "one-owner|one-response|unsettled-kept|zombies-refused|unknown-stays|transitions", "snapshot isolation writes over what it did not see") \

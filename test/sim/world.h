@@ -12,6 +12,8 @@
 #ifndef SIM_WORLD_H
 #define SIM_WORLD_H
 
+#include <stddef.h>
+
 #include "faults.h"
 #include "random.h"
 #include "store.h"
@@ -157,6 +159,7 @@ typedef struct Message
 	int			record;
 	int			worker;
 	int			job;			/* of the worker, when it called */
+	uint64_t	luck;			/* what follows is drawn from it */
 	Answer		answer;
 } Message;
 
@@ -319,13 +322,12 @@ ticks(int64_t time)
 /* world.c: the world and its clock */
 extern void world_init(World *world, uint64_t seed);
 extern void world_move_clock(World *world, Random *random);
-extern void world_advance(World *world, int64_t real);
 extern bool world_idle(const World *world);
 
 /* actors: one step each */
 extern void worker_step(World *world, int worker, Random *random);
 extern void worker_lost(World *world, int worker);
-extern void claim_step(World *world, Worker *worker, Random *random);
+extern void claim_step(World *world, Worker *worker);
 extern void owner_call(World *world, Worker *worker, Function function);
 extern void owner_row(World *world, Worker *worker, Random *random);
 extern void owner_business(World *world, Worker *worker);
@@ -359,7 +361,7 @@ extern const char *outcome_name(RecordOutcome outcome);
 extern const char *verdict_name(RecordVerdict verdict);
 extern const char *state_name(RecordState state);
 
-/* trace.c */
+/* records.c */
 extern void trace_line(World *world, const char *format,...)
 			__attribute__((format(printf, 2, 3)));
 

@@ -81,8 +81,8 @@ SELECT parent, count(*) AS leaves, bool_and(bound = format('FOR VALUES IN (''%s'
 			   c.relpersistence AS persistence
 		  FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid AND c.relkind = 'r' WHERE i.inhparent IN ('idem.outbox'::regclass, 'idem.inbox'::regclass)) AS leaf
  GROUP BY parent ORDER BY parent;
--- records: one index only, and of the "C" collation
-SELECT indexrelid::regclass, indisprimary, pg_get_indexdef(indexrelid) FROM pg_index WHERE indrelid = 'idem.idempotency'::regclass;
+-- records: their indexes, and keys of the "C" collation
+SELECT indisprimary AS pk, pg_get_indexdef(indexrelid) AS index FROM pg_index WHERE indrelid = 'idem.idempotency'::regclass ORDER BY indexrelid::regclass::text COLLATE "C";
 SELECT attrelid::regclass, attname, collname FROM pg_attribute JOIN pg_collation AS c ON c.oid = attcollation
  WHERE (attrelid, attname) IN (('idem.idempotency'::regclass, 'principal_id'), ('idem.idempotency'::regclass, 'idempotency_key'), ('idem.inbox'::regclass, 'consumer'), ('idem.outbox_once'::regclass, 'once_key'))
  ORDER BY 1, 2;
@@ -100,7 +100,9 @@ SELECT what AS no_comment FROM member
  WHERE obj_description(objid, classid::regclass::name) IS NULL
    -- an array or row type is described with its element or table
    AND NOT (classid = 'pg_type'::regclass AND EXISTS (SELECT FROM pg_type AS t LEFT JOIN pg_class AS c ON c.oid = t.typrelid WHERE t.oid = objid AND (t.typelem <> 0 OR c.relkind <> 'c')))
-   AND NOT (classid = 'pg_class'::regclass AND EXISTS (SELECT FROM pg_class AS c WHERE c.oid = objid AND relkind = 'c'));
+   AND NOT (classid = 'pg_class'::regclass AND EXISTS (SELECT FROM pg_class AS c WHERE c.oid = objid AND relkind = 'c'))
+   -- the sequence of an identity column is described with the column
+   AND NOT (classid = 'pg_class'::regclass AND EXISTS (SELECT FROM pg_depend AS i WHERE i.classid = 'pg_class'::regclass AND i.objid = member.objid AND i.deptype = 'i' AND i.refobjsubid > 0));
 -- columns of tables and views; a leaf's are those of its root
 SELECT attrelid::regclass AS no_comment, attname FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid
  WHERE c.relnamespace = 'idem'::regnamespace AND c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition AND attnum > 0 AND NOT attisdropped
@@ -136,10 +138,26 @@ SELECT app.idem_try_insert('p', 'k', sha256('one'));
 SELECT app.idem_complete('p', 'k', 1, 201, '{}'::bytea);
 SELECT app.idem_complete('p', 'k', 1, 201, '{}'::text);
 SELECT app.idem_complete('p', 'k', 1, 201, '{}'::jsonb);
+SELECT app.idem_try_insert_many('p', '{k}', ARRAY[sha256('one')]);
+SELECT app.idem_before_call('p', 'k', 1, '1 s');
+SELECT app.idem_mark_unknown('p', 'k', 1);
+SELECT app.idem_yield('p', 'k', 1);
+SELECT app.idem_resolve('p', 'k', 'completed', '{}', 201, '{}'::bytea);
+SELECT app.idem_resolve('p', 'k', 'completed', '{}', 201, '{}'::text);
+SELECT app.idem_resolve('p', 'k', 'completed', '{}', 201, '{}'::jsonb);
+SELECT app.idem_claim_stale('pay');
+SELECT app.idem_lookup('p', 'k');
+SELECT app.idem_http_problem('operation_in_progress');
+SELECT app.idem_key('k');
+SELECT app.idem_step_key('saga', 'step');
+SELECT app.idem_sweep();
+SELECT app.idem_grant('application', 'regress_idem_user');
 SELECT app.outbox_emit('topic', 'k', 't', '{}');
 SELECT app.inbox_apply('c', '919108f7-52d1-4320-9bac-f847db4148a8');
 SELECT app.idem_relay_sweep();
 SELECT * FROM idem.idempotency;
+SELECT * FROM idem.resolution;
+SELECT * FROM idem.unresolved;
 INSERT INTO idem.outbox (topic) VALUES ('t');
 SELECT * FROM idem.relay_status;
 SELECT NULL::idem.idem_claim;
@@ -155,6 +173,22 @@ SELECT changed FROM app.idem_complete('p', 'k', :attempt, 201, '{}'::jsonb);
 SELECT changed FROM app.idem_complete('p', 'k', :attempt, 201, '{}'::text);
 SELECT changed FROM app.idem_complete('p', 'k', :attempt, 201, '{}'::bytea);
 SELECT outcome, status FROM app.idem_try_insert('p', 'k', pg_catalog.sha256('one'));
+SELECT ord, outcome FROM app.idem_try_insert_many('p', '{k 2,k}', ARRAY[pg_catalog.sha256('one'), pg_catalog.sha256('one')]);
+SELECT attempt FROM idem.idempotency WHERE idempotency_key = 'k 2' \gset
+SELECT app.idem_before_call('p', 'k 2', :attempt, '1 s') IS NOT NULL AS marked;
+SELECT changed, status FROM app.idem_yield('p', 'k 2', :attempt);
+SELECT changed, status FROM app.idem_mark_unknown('p', 'k 2', :attempt, 'no answer');
+SELECT state, unknown_reason FROM idem.unresolved;
+UPDATE idem.idempotency SET call_deadline = pg_catalog.now() - interval '1 hour' WHERE idempotency_key = 'k 2';
+SELECT changed, status FROM app.idem_resolve('p', 'k 2', 'completed', '{}', 201, '{}'::jsonb);
+SELECT changed, status FROM app.idem_resolve('p', 'k 2', 'completed', '{}', 201, '{}'::text);
+SELECT changed, status FROM app.idem_resolve('p', 'k 2', 'completed', '{}', 201, '{}'::bytea);
+SELECT verdict, response_status FROM idem.resolution;
+SELECT outcome, status FROM app.idem_lookup('p', 'k 2');
+SELECT outcome FROM app.idem_claim_stale('pay');
+SELECT status FROM app.idem_http_problem('operation_in_progress');
+SELECT app.idem_key('"k"'), app.idem_step_key('saga', 'step') = pg_catalog.encode(pg_catalog.sha256('["saga","step",1]'), 'hex') AS step_key;
+SELECT * FROM app.idem_sweep();
 SELECT app.outbox_emit('topic', 'k', 't', '{}', once_key => 'once') IS NOT NULL AS emitted;
 INSERT INTO idem.outbox (topic) VALUES ('plain');
 SELECT app.inbox_apply('c', '919108f7-52d1-4320-9bac-f847db4148a8');
@@ -174,6 +208,11 @@ SELECT outcome, attempt FROM app.idem_try_insert('p', 'trapped', '\x000000000000
 SELECT :attempt > 0 AS from_the_sequence;
 SELECT changed, body FROM app.idem_complete('p', 'trapped', :attempt, 201, '{}'::text);
 SELECT outcome FROM app.idem_try_insert('p', 'trapped', '\x00000000000000000000000000000000');
+SELECT outcome FROM app.idem_try_insert_many('p', '{trapped 2}', ARRAY['\x00000000000000000000000000000000'::bytea]);
+SELECT app.idem_step_key('saga', 'step') OPERATOR(pg_catalog.=) pg_catalog.encode(pg_catalog.sha256('["saga","step",1]'), 'hex') AS step_key;
+SELECT state FROM idem.unresolved;
+SELECT app.idem_grant('operator', 'regress_idem_user');
+SELECT pg_catalog.has_function_privilege('regress_idem_user', 'app.idem_sweep(integer)', 'EXECUTE') AS granted;
 SELECT app.outbox_emit('topic', 'k', 't', '{}', once_key => 'trapped') = app.outbox_emit('topic', 'k', 't', '{}', once_key => 'trapped') AS same_id;
 SELECT app.inbox_apply('trapped', '919108f7-52d1-4320-9bac-f847db4148a8'), app.inbox_apply('trapped', '919108f7-52d1-4320-9bac-f847db4148a8');
 RESET search_path;
@@ -188,6 +227,7 @@ DROP TABLE idem.outbox_07;
 \echo :LAST_ERROR_SQLSTATE
 DROP EXTENSION pgcrypto;
 \echo :LAST_ERROR_SQLSTATE
+DROP OWNED BY regress_idem_user;
 DROP VIEW member;
 DROP EXTENSION idem;
 DROP SCHEMA app;
@@ -199,7 +239,6 @@ CREATE EXTENSION idem;
 SELECT outcome FROM idem_try_insert('p', 'k', sha256('one'));
 SELECT outbox_emit('topic', 'k', 't', '{}', once_key => 'once') IS NOT NULL AS emitted, inbox_apply('c', '919108f7-52d1-4320-9bac-f847db4148a8');
 DROP EXTENSION idem;
-REVOKE CREATE ON DATABASE idem_install_regression FROM regress_idem_user;
 
 \c :home
 DROP DATABASE idem_install_regression;

@@ -375,7 +375,7 @@ RESET idem.response_retention;
 RESET idem.record_retention;
 SELECT extract(epoch FROM response_expires_at - completed_at)::int AS response, extract(epoch FROM expires_at - completed_at)::int AS record
   FROM idem.idempotency WHERE principal_id = 'record' AND idempotency_key = 'retention';
--- a key is remembered for as long as its response is replayed
+-- a response is not replayed longer than its key is remembered
 SET idem.response_retention = '5 h';
 SET idem.record_retention = '1 h';
 SELECT attempt FROM idem_try_insert('record', 'retention, response longer', sha256('one')) \gset
@@ -604,14 +604,3 @@ SELECT count(*) AS half FROM idem.idempotency
  WHERE (state = 'COMPLETED') <> (response_status IS NOT NULL AND response_headers IS NOT NULL AND response_size IS NOT NULL AND response_expires_at IS NOT NULL)
 	OR (response_body IS NOT NULL AND response_digest IS NOT NULL)
 	OR (state = 'UNKNOWN' AND expires_at IS NOT NULL);
-
--- completing is a HOT update: no index is touched, and there is room in the page;
--- the counters are those of this transaction and what went before it
-TRUNCATE idem.idempotency;
-BEGIN;
-SELECT n_tup_upd AS updated, n_tup_hot_upd AS hot FROM pg_stat_xact_user_tables WHERE relid = 'idem.idempotency'::regclass \gset
-SELECT count(*) FROM generate_series(1, 10) AS n, LATERAL idem_try_insert('record', 'hot ' || n, sha256('one'), context => '{"order": 8812}');
-SELECT count(*) FILTER (WHERE c.changed) AS completed
-  FROM idem.idempotency AS r, LATERAL idem_complete(r.principal_id, r.idempotency_key, r.attempt, 201, rpad('{"payment": ', 80, '7')::text) AS c;
-SELECT n_tup_upd - :updated AS completed, n_tup_hot_upd - :hot AS hot FROM pg_stat_xact_user_tables WHERE relid = 'idem.idempotency'::regclass;
-ROLLBACK;
