@@ -335,12 +335,12 @@ COMMENT ON FUNCTION idem_try_insert_many(text, text[], bytea[], text, interval, 
 --	dedup_window	how long the far side honours the same key, counted from the
 --					first call; 0: it does not
 --
--- Renews the lease to idem.call_margin after the deadline.  On disk when the
--- transaction has committed, whatever synchronous_commit says.
+-- Renews the lease to idem.call_margin after the deadline at least.  On disk when
+-- the transaction has committed, whatever synchronous_commit says.
 --
 -- Raises ID001 (the attempt does not own the record), ID002 (the record is
--- UNKNOWN or completed, its lease is over and the call can't be repeated, or the
--- call would end after the far side has forgotten the key), 22004, 22023, 40001.
+-- UNKNOWN or completed, its lease is over and it can't be resumed, or the call
+-- would end after the far side has forgotten the key), 22004, 22023, 40001.
 CREATE FUNCTION idem_before_call(
 	principal_id text,
 	idempotency_key text,
@@ -458,7 +458,7 @@ COMMENT ON FUNCTION idem_mark_unknown(text, text, bigint, text, text, integer)
 -- towards idem.max_tries.
 --
 -- Raises ID001 (the attempt does not own the record), ID002 (the record is
--- UNKNOWN or completed, or its lease is over and the call can't be repeated),
+-- UNKNOWN or completed, or its lease is over and it can't be resumed),
 -- 22004, 40001.
 CREATE FUNCTION idem_yield(
 	principal_id text,

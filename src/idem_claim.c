@@ -39,8 +39,8 @@
 #define HASH_MAX_BYTES		64
 
 /*
- * Each pass of a claim ends in a read or a win, unless another's claim ended in
- * between.  The bound is for rows that can be neither seen nor inserted.
+ * Each pass of a claim ends in a read or a win, unless a record went in between.
+ * The bound is for rows that can be neither seen nor inserted.
  */
 #define CLAIM_MAX_PASSES	10
 
@@ -345,10 +345,7 @@ run_claim(Claim *claim)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (++pass == CLAIM_MAX_PASSES)
-		{
-			answer_hidden(claim);
-			break;
-		}
+			record_not_written();
 	}
 
 	if (claim->decision.action == RECORD_READ_ONLY)
@@ -614,11 +611,11 @@ idem_lookup(PG_FUNCTION_ARGS)
 	{
 		claim.request_hash = claim.row.request_hash;
 		decide(&claim);
-		if (claim.decision.action == RECORD_TAKE_OVER || claim.decision.action == RECORD_SET_UNKNOWN)
-		{
-			/* a claim would change it; as it is, it is in progress */
+
+		/* a claim would change it, or it is one's own; as it is, it is in progress */
+		if (claim.decision.action == RECORD_TAKE_OVER || claim.decision.action == RECORD_SET_UNKNOWN ||
+			claim.decision.outcome == RECORD_OUTCOME_ALREADY_YOURS)
 			claim.decision = record_rules_claim_hidden();
-		}
 		if (claim.decision.action == RECORD_READ_ONLY)
 		{
 			claim_columns(&claim, values, nulls);

@@ -191,7 +191,8 @@ refuse(RecordVerdict verdict, int64 attempt)
 		case RECORD_LEASE_OVER:
 			ereport(ERROR,
 					(errcode(ERRCODE_IDEM_WRONG_STATE),
-					 errmsg("the lease of attempt %lld is over, and its call can't be repeated", (long long) attempt),
+					 errmsg("the lease of attempt %lld is over, and it can't be resumed", (long long) attempt),
+					 errdetail("Its call can't be repeated, or idem.max_tries attempts have ended without an answer."),
 					 errhint("Do not call. Complete with the answer of the first call, or use idem_mark_unknown.")));
 			break;
 		case RECORD_PAST_DEDUP:
@@ -246,6 +247,7 @@ idem_before_call(PG_FUNCTION_ARGS)
 	if (!idem_interval_arg(fcinfo, 4, "dedup_window", 0, &call.dedup_window))
 		call.dedup_window = 0;
 	call.call_margin = idem_call_margin * USECS_PER_MS;
+	call.max_tries = idem_max_tries;
 
 	SPI_connect();
 	idem_retry_hint_push(&hint);
@@ -508,7 +510,7 @@ idem_yield(PG_FUNCTION_ARGS)
 	idem_retry_hint_push(&hint);
 	record_lock_row(&key, &row);
 	now = idem_now();			/* after a wait for the row */
-	verdict = record_rules_yield(&row.facts, attempt, now);
+	verdict = record_rules_yield(&row.facts, attempt, idem_max_tries, now);
 	if (verdict == RECORD_OK)
 		record_yield(&key, now);
 	else if (verdict != RECORD_REPEAT)

@@ -142,8 +142,8 @@ claim_in_progress(const RecordFacts *record, const RecordClaim *claim)
 {
 	RecordDecision decision;
 
-	/* a record that nobody else can see is not taken over from oneself */
-	if (record->lease_expires_at > claim->now || record->claimed_here)
+	/* what nobody else can see is not taken over from oneself, unless given up */
+	if (record->lease_expires_at > claim->now || (record->claimed_here && !record->yielded))
 	{
 		int64_t		left = record->lease_expires_at - claim->now;
 		int64_t		elapsed = claim->now - record->claimed_at;
@@ -241,13 +241,10 @@ record_rules_before_call(const RecordFacts *record, int64_t attempt,
 		return RECORD_IS_UNKNOWN;
 	if (record->state == RECORD_COMPLETED)
 		return RECORD_IS_COMPLETED;
-	if (!may_call(record, call_ends))
-	{
-		if (is_set(record->dedup_until))
-			return RECORD_PAST_DEDUP;
-		if (!alive)
-			return RECORD_LEASE_OVER;
-	}
+	if (is_set(record->dedup_until) && !may_call(record, call_ends))
+		return RECORD_PAST_DEDUP;
+	if (!alive && (!may_call(record, call_ends) || ended_tries(record) >= call->max_tries))
+		return RECORD_LEASE_OVER;
 
 	*decision = answer(RECORD_OUTCOME_STARTED, 0);
 	decision->lease_expires_at = record->lease_expires_at;
@@ -292,7 +289,7 @@ record_rules_mark_unknown(const RecordFacts *record, int64_t attempt, int64_t no
 
 /* Decides whether an attempt may end its lease. */
 RecordVerdict
-record_rules_yield(const RecordFacts *record, int64_t attempt, int64_t now)
+record_rules_yield(const RecordFacts *record, int64_t attempt, int32_t max_tries, int64_t now)
 {
 	RecordVerdict verdict = fence(record, attempt, now);
 
@@ -304,7 +301,7 @@ record_rules_yield(const RecordFacts *record, int64_t attempt, int64_t now)
 		return RECORD_IS_COMPLETED;
 	if (record->lease_expires_at > now)
 		return RECORD_OK;
-	return may_call(record, now) ? RECORD_REPEAT : RECORD_LEASE_OVER;
+	return may_call(record, now) && ended_tries(record) < max_tries ? RECORD_REPEAT : RECORD_LEASE_OVER;
 }
 
 /*

@@ -109,6 +109,7 @@ typedef struct RecordCall
 	int64_t		timeout;
 	int64_t		dedup_window;	/* 0: the far side does not deduplicate */
 	int64_t		call_margin;
+	int32_t		max_tries;
 } RecordCall;
 
 /* what the functions of a record's owner, and of an operator, come to */
@@ -127,7 +128,7 @@ typedef enum RecordVerdict
 	RECORD_IS_COMPLETED,
 	RECORD_OTHER_RESPONSE,		/* completed with another response */
 	RECORD_RESPONSE_EXPIRED,	/* completed, the response is gone */
-	RECORD_LEASE_OVER,			/* and its call can't be repeated */
+	RECORD_LEASE_OVER,			/* and it can't be resumed */
 	RECORD_PAST_DEDUP,			/* the call would end after the far side forgot the key */
 	RECORD_NOT_UNKNOWN,			/* nothing to resolve */
 	RECORD_OTHER_VERDICT,		/* resolved otherwise */
@@ -151,7 +152,8 @@ extern RecordVerdict record_rules_before_call(const RecordFacts *record, int64_t
 extern RecordVerdict record_rules_complete(const RecordFacts *record, int64_t attempt,
 										   bool same_response, int64_t now);
 extern RecordVerdict record_rules_mark_unknown(const RecordFacts *record, int64_t attempt, int64_t now);
-extern RecordVerdict record_rules_yield(const RecordFacts *record, int64_t attempt, int64_t now);
+extern RecordVerdict record_rules_yield(const RecordFacts *record, int64_t attempt,
+										int32_t max_tries, int64_t now);
 extern RecordVerdict record_rules_resolve(const RecordFacts *record, int verdict,
 										  int64_t call_grace, int64_t now);
 extern RecordSweep record_rules_sweep(const RecordFacts *record, int64_t now);

@@ -158,6 +158,19 @@ run(SPIPlanPtr *plan, const char *sql, int nargs, Oid *types, Datum *values,
 	return SPI_processed;
 }
 
+/*
+ * Raises the error for a statement that should have written a record and did
+ * not: only the table's own triggers and rules can do that.
+ */
+void
+record_not_written(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_TRIGGERED_ACTION_EXCEPTION),
+			 errmsg("the idempotency record was not written"),
+			 errhint("A trigger or a rule on idem.idempotency suppressed it.")));
+}
+
 /* One column of the row just read; *isnull tells. */
 static Datum
 column(int col, bool *isnull)
@@ -464,7 +477,7 @@ record_own(const RecordKey *key, RecordRow *row, const RecordDecision *decision)
 	static SPIPlanPtr plan = NULL;
 
 	if (!own(&plan, OWN_RECORD, SPI_OK_UPDATE_RETURNING, key, row, decision))
-		elog(ERROR, "a locked idempotency record was not updated");
+		record_not_written();
 }
 
 /* Runs an update of a record whose row is locked; the key is put in front. */
@@ -475,7 +488,7 @@ update_locked(SPIPlanPtr *plan, const char *sql, int nargs, Oid *types,
 	values[0] = PointerGetDatum(key->principal_id);
 	values[1] = PointerGetDatum(key->idempotency_key);
 	if (run(plan, sql, nargs, types, values, nulls, false, SPI_OK_UPDATE) != 1)
-		elog(ERROR, "a locked idempotency record was not updated");
+		record_not_written();
 }
 
 /* Marks a call of a record whose row is locked. */

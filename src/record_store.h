@@ -68,6 +68,7 @@ typedef struct RecordUnknown
 	int32		status;			/* of the interim answer */
 } RecordUnknown;
 
+extern void record_not_written(void) pg_attribute_noreturn();
 extern bool record_look(const RecordKey *key, RecordRow *row);
 extern bool record_look_latest(const RecordKey *key, RecordRow *row);
 extern bool record_try_lock_key(const RecordKey *key);

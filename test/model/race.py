@@ -20,6 +20,8 @@ from records import DEFAULTS
 
 WRITES = ('STARTED', 'RESUMED', 'BECOMES', 'done', 'unknown', 'call', 'yielded', 'settled', 'deleted')
 RUNS = ('STARTED', 'RESUMED')
+# Verdicts of the owner's functions that write nothing, and hold the row all the same.
+LOCKS = ('no-op', 'repeated')
 # Events that take the row's lock, waiting for it.
 WAITS = ('complete', 'yield', 'mark_unknown', 'before_call', 'completed', 'not_applied')
 
@@ -75,7 +77,7 @@ class Model:
 
     def end(self, transaction, commit):
         if self.holder is transaction:
-            if commit and not transaction.failed:
+            if commit and not transaction.failed and transaction.own is not self.committed:
                 self.versions.append(transaction.own)
             self.holder = None
         self.open.discard(transaction)
@@ -151,9 +153,11 @@ class Model:
 
     def apply(self, transaction, session, verdict, attempt, timeout='none'):
         """Brings about what an event answered."""
+        old = self.seen(transaction)
+        if verdict in LOCKS:
+            transaction.own, self.holder = old, transaction
         if verdict not in WRITES:
             return
-        old = self.seen(transaction)
         call = {} if timeout == 'none' else {'called_in': transaction}
         if call and (old is None or old.call == 'none' or verdict == 'STARTED'):
             call['call'] = 'once'

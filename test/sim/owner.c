@@ -83,13 +83,14 @@ ask_rules(World *world, Worker *worker, const Row *row)
 			call.timeout = world->config.timeout;
 			call.dedup_window = world->config.window[worker->key];
 			call.call_margin = world->config.margin;
+			call.max_tries = world->config.max_tries;
 			return rules_before_call(row, worker->attempt, &call, &worker->mark);
 		case FUNCTION_COMPLETE:
 			return rules_complete(row, worker->attempt, worker->response, worker->now);
 		case FUNCTION_MARK_UNKNOWN:
 			return record_rules_mark_unknown(facts, worker->attempt, worker->now);
 		default:
-			return record_rules_yield(facts, worker->attempt, worker->now);
+			return record_rules_yield(facts, worker->attempt, worker->world->config.max_tries, worker->now);
 	}
 }
 

@@ -1,0 +1,118 @@
+/*-------------------------------------------------------------------------
+ *
+ * relay_status.c
+ *		What others see of the worker: the view idem.relay_status, and the log.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "mb/pg_wchar.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "relay.h"
+
+/* Notes an error where idem.relay_status shows it. */
+void
+relay_note_error(RelayWorker *w, const char *text)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	int			len = pg_mbcliplen(text, strlen(text), sizeof(w->slot->last_error) - 1);
+
+	SpinLockAcquire(&w->slot->mutex);
+	memcpy(w->slot->last_error, text, len);
+	w->slot->last_error[len] = '\0';
+	w->slot->last_error_at = now;
+	SpinLockRelease(&w->slot->mutex);
+}
+
+static IdemRelayState
+current_state(RelayWorker *w)
+{
+	if (w->kafka == NULL)
+		return RELAY_NO_BROKERS;
+	if (!w->looked)
+		return w->slot->state;	/* starting */
+	if (!OidIsValid(w->extension))
+		return RELAY_NO_EXTENSION;
+	if (w->outage && w->rules.in_flight > 0)
+		return RELAY_WAITING_FOR_BROKER;
+	if (relay_rules_retrying(&w->rules))
+		return RELAY_RETRYING;
+	return RELAY_RUNNING;
+}
+
+/* Says in the log what the worker waits for, once. */
+static void
+log_state(RelayWorker *w, IdemRelayState state)
+{
+	switch (state)
+	{
+		case RELAY_NO_BROKERS:
+			ereport(LOG,
+					(errmsg("idem relay: idem.kafka_brokers is empty"),
+					 errhint("Set idem.kafka_brokers and reload.")));
+			break;
+		case RELAY_NO_EXTENSION:
+			ereport(LOG,
+					(errmsg("idem relay: database \"%s\" has no extension idem", w->database),
+					 errhint("Run CREATE EXTENSION idem CASCADE there.")));
+			break;
+		case RELAY_WAITING_FOR_BROKER:
+			ereport(LOG,
+					(errmsg("idem relay: no Kafka broker answers at %s", w->brokers),
+					 errdetail("Events stay in the outbox and are published when one does.")));
+			break;
+		case RELAY_RETRYING:
+			ereport(LOG,
+					(errmsg("idem relay: events or their marks were refused and are tried again"),
+					 errdetail("%s", w->slot->last_error)));
+			break;
+		default:
+			ereport(LOG, (errmsg("idem relay: publishing")));
+			break;
+	}
+}
+
+/* Tells shared memory, and the log if the state is another one. */
+void
+relay_publish_state(RelayWorker *w)
+{
+	IdemRelayState state = current_state(w);
+	bool		changed = w->slot->state != state;
+
+	SpinLockAcquire(&w->slot->mutex);
+	w->slot->state = state;
+	w->slot->in_flight = w->rules.in_flight + w->rules.acknowledged;
+	SpinLockRelease(&w->slot->mutex);
+	if (changed)
+		log_state(w, state);
+}
+
+/* Notes what was marked. */
+void
+relay_count_marks(RelayWorker *w, int marked, int missing)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	SpinLockAcquire(&w->slot->mutex);
+	w->slot->published += marked;
+	w->slot->last_published_at = now;
+	SpinLockRelease(&w->slot->mutex);
+
+	if (missing > 0)
+		ereport(LOG,
+				(errmsg("idem relay: %d published events were not found to be marked", missing),
+				 errdetail("Their rows were deleted, changed or marked by another hand meanwhile.")));
+}
+
+/* Notes a row that Kafka did not take. */
+void
+relay_count_failure(RelayWorker *w, const char *text)
+{
+	relay_note_error(w, text);
+	SpinLockAcquire(&w->slot->mutex);
+	w->slot->failed++;
+	SpinLockRelease(&w->slot->mutex);
+}
