@@ -90,7 +90,7 @@ ask_rules(World *world, Worker *worker, const Row *row)
 		case FUNCTION_MARK_UNKNOWN:
 			return record_rules_mark_unknown(facts, worker->attempt, worker->now);
 		default:
-			return record_rules_yield(facts, worker->attempt, worker->world->config.max_tries, worker->now);
+			return record_rules_yield(facts, worker->attempt, world->config.max_tries, worker->now);
 	}
 }
 
