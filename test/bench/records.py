@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import traceback
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -96,6 +96,7 @@ SELECT * FROM idem_try_insert('file', md5(:k), {HASH}, 'pay');
 LINES_IN_ONE_TRANSACTION = 'BEGIN;' + ONE_LINE * LINES + 'COMMIT;'
 
 SWEEP = 'SELECT * FROM idem_sweep(1000);'
+CLAIMS_PER_SECOND = 200
 
 
 class Failed(Exception):
@@ -146,8 +147,12 @@ class Load:
         return float(speed[1])
 
     def stop(self):
+        """Ends it at once; it must have been at work until now."""
+        early = self.process.poll() is not None
         self.process.terminate()
-        self.process.communicate()
+        output, errors = self.process.communicate()
+        if early:
+            raise Failed(f'pgbench: {output}{errors}')
 
     def latencies(self):
         """Of each transaction that was logged, in milliseconds."""
@@ -160,19 +165,19 @@ class Load:
 
 
 class Side:
-    """One of the two that are compared: a script in a database, and what goes
-    before each of its rounds."""
+    """One of the two that are compared: a script in a database, how many of what
+    is counted one run of it makes, and what goes before each of its rounds."""
 
-    def __init__(self, database, script, scale=1, before=None, transactions=None):
-        self.database, self.script, self.scale = database, script, scale
-        self.before, self.transactions = before, transactions
+    def __init__(self, database, script, scale=1, before=None):
+        self.database, self.script, self.scale, self.before = database, script, scale, before
 
     def round(self, clients, seconds):
         if self.before:
             self.before()
-        if self.transactions:
-            return self.scale * Load(self.database, self.script, clients, transactions=self.transactions).finish()
-        return self.scale * Load(self.database, self.script, clients, seconds).finish()
+        return self.scale * Load(self.database, self.script, clients, seconds=seconds).finish()
+
+    def warm_up(self, clients):
+        Load(self.database, self.script, clients, transactions=max(100 // self.scale, 1)).finish()
 
 
 class Bench:
@@ -181,6 +186,7 @@ class Bench:
         self.rounds = 5 if quick else 15
         self.seconds = 1 if quick else 3
         self.large = 1_000_000 if quick else 10_000_000
+        self.swept = 300_000 if quick else 1_000_000
         self.figures = []
 
     def figure(self, name, ours, baseline, ratio, goal):
@@ -190,16 +196,16 @@ class Bench:
         self.figures.append(figure)
 
     def compare(self, name, ours, baseline, goal, clients=1):
-        """Rounds of both sides by turns, after one of each that does not count."""
+        """Rounds of both sides by turns."""
         pairs = []
-        for number in range(self.rounds + 1):
+        ours.warm_up(clients)
+        baseline.warm_up(clients)
+        for number in range(1, self.rounds + 1):
             order = (ours, baseline) if number % 2 else (baseline, ours)
-            seconds = self.seconds if number else 1
-            speeds = {side: side.round(clients, seconds) for side in order}
-            if number:
-                pairs.append((speeds[ours], speeds[baseline]))
-                say(f'{name}: round {number} of {self.rounds}: '
-                    f'{speeds[ours]:.0f} against {speeds[baseline]:.0f} a second')
+            speeds = {side: side.round(clients, self.seconds) for side in order}
+            pairs.append((speeds[ours], speeds[baseline]))
+            say(f'{name}: round {number} of {self.rounds}: '
+                f'{speeds[ours]:.0f} against {speeds[baseline]:.0f} a second')
         self.figure(name, *(statistics.median(column) for column in zip(*pairs)),
                     statistics.median(a / b for a, b in pairs), goal)
 
@@ -230,8 +236,9 @@ class Bench:
         sides = Side('small', CLAIM_AND_COMPLETE), Side('small', CLAIM_AND_COMPLETE_BY_HAND)
         for clients in 1, 4, 16:
             self.compare(f'claim and complete, {plural(clients, "client")}', *sides, 0.9, clients)
-        if psql('small', "SELECT count(*) FROM idem.idempotency WHERE state <> 'COMPLETED'") > '1000':
-            raise Failed('claims were not completed')
+        for table in 'idem.idempotency', 'hand.request':
+            if psql('small', f"SELECT count(*) FROM {table} WHERE state <> 'COMPLETED'") != '0':
+                raise Failed(f'claims in {table} were not completed')
         with fsync_off():
             self.compare('claim and complete, 1 client, fsync off', *sides, None)
 
@@ -242,11 +249,13 @@ class Bench:
         answer = psql('small', REPLAY.replace(':p', '7').replace(':n', "'7'"))
         if not answer.startswith('REPLAY|f|f|'):
             raise Failed(f'no replay: {answer}')
-        for clients in 1, 4:
-            self.compare(f'replay, {plural(clients, "client")}',
-                         Side('small', key + REPLAY), Side('small', key + REPLAY_BY_HAND), 0.9, clients)
+        self.compare('replay, 1 client', Side('small', key + REPLAY),
+                     Side('small', key + REPLAY_BY_HAND), 0.9)
 
     def many(self):
+        lines = psql('small', MANY.replace(':k', "'one'")).split('\n')
+        if len(lines) != LINES or '|STARTED|' not in lines[-1]:
+            raise Failed(f'{len(lines)} lines were claimed')
         many = Side('small', MANY, LINES)
         self.compare('1,000 lines in one call, against one transaction each',
                      many, Side('small', ONE_LINE), 10)
@@ -259,7 +268,7 @@ class Bench:
 
         def reset():
             psql('small', 'TRUNCATE idem.idempotency')
-            psql('small', f"CALL hand.fill('idem.idempotency', 1, 10000, now() + interval '72 h')")
+            psql('small', "CALL hand.fill('idem.idempotency', 1, 10000, now() + interval '72 h')")
             psql('small', 'VACUUM (FREEZE, ANALYZE) idem.idempotency')
 
         reset()
@@ -268,49 +277,47 @@ class Bench:
                      Side('small', old_key(10_000) + REPLAY), 0.833)
         self.compare(f'claim and complete, {text}', Side('large', CLAIM_AND_COMPLETE),
                      Side('small', CLAIM_AND_COMPLETE, before=reset), 0.833)
-        psql('postgres', 'DROP DATABASE large')
+        psql('postgres', 'DROP DATABASE large WITH (FORCE)')
 
     def sweep(self):
-        """Latency of claims at a fixed rate, with and without a sweep beside them."""
-        records = 1_000_000
+        """Latency of claims at a fixed rate, by turns with and without a sweep beside
+        them that does not pause."""
         self.database('swept')
-        self.fill('swept', 'idem.idempotency', records, "now() - interval '1 s'")
-        claims = {'with': [], 'without': []}
-        pairs = []
+        self.fill('swept', 'idem.idempotency', self.swept, "now() - interval '1 s'")
+        latencies = {True: [], False: []}
+        left = self.swept
+        while left > 0:
+            for swept in True, False:
+                latencies[swept] += self.claims(swept)
+            before, left = left, int(psql('swept', 'SELECT count(*) FROM idem.idempotency '
+                                                   'WHERE expires_at < now()'))
+            say(f'sweep: p99 of claims so far {p99(latencies[True]):.1f} ms with a sweep, '
+                f'{p99(latencies[False]):.1f} without; {left:,} records to go')
+            if left >= before:
+                raise Failed('the sweep does not get on')
+        with_sweep, without = p99(latencies[True]), p99(latencies[False])
+        self.figure(f'p99 of claims (ms) while {self.swept:,} records are swept, against no sweep',
+                    with_sweep, without, without / with_sweep, 0.833)
+        psql('postgres', 'DROP DATABASE swept WITH (FORCE)')
 
-        def left():
-            return int(psql('swept', 'SELECT count(*) FROM idem.idempotency WHERE expires_at < now()'))
-
-        def measure(which):
-            sweeper = Load('swept', SWEEP, seconds=3600) if which == 'with' else None
-            load = Load('swept', CLAIM_ONLY, clients=4, seconds=self.seconds, rate=100, log=True)
+    def claims(self, swept):
+        """One round of claims; their latencies."""
+        sweeper = Load('swept', SWEEP, seconds=3600) if swept else None
+        try:
+            load = Load('swept', CLAIM_ONLY, clients=4, seconds=self.seconds, rate=CLAIMS_PER_SECOND, log=True)
             load.finish()
+        finally:
             if sweeper:
                 sweeper.stop()
-            claims[which] += load.latencies()
-            return percentile(load.latencies(), 99)
-
-        Load('swept', CLAIM_ONLY, clients=4, seconds=1).finish()
-        remain = records
-        while remain > 0:
-            pairs.append((measure('with'), measure('without')))
-            before, remain = remain, left()
-            say(f'sweep: p99 of claims {pairs[-1][0]:.2f} ms with, {pairs[-1][1]:.2f} ms without; '
-                f'{remain:,} records to go')
-            if remain >= before:
-                raise Failed('the sweep does not get on')
-        with_, without = (statistics.median(column) for column in zip(*pairs))
-        self.figure('p99 of claims while 1,000,000 records are swept, ms', with_, without,
-                    statistics.median(b / a for a, b in pairs), 0.833)
-        psql('postgres', 'DROP DATABASE swept')
+        return load.latencies()
 
 
 def plural(number, noun):
     return f'{number} {noun}' + ('' if number == 1 else 's')
 
 
-def percentile(values, percent):
-    return statistics.quantiles(values, n=100)[percent - 1]
+def p99(values):
+    return statistics.quantiles(values, n=100)[-1]
 
 
 @contextlib.contextmanager
@@ -337,6 +344,7 @@ def table(figures):
 
 
 def main():
+    started = time.monotonic()
     parser = argparse.ArgumentParser()
     parser.add_argument('--quick', action='store_true')
     parser.add_argument('figures', nargs='*')
@@ -357,6 +365,7 @@ def main():
             failed = 1
     if bench.figures:
         table(bench.figures)
+    say(f'{time.monotonic() - started:.0f} s')
     sys.exit(failed)
 
 

@@ -65,13 +65,16 @@ answer_to(World *world, const Message *message)
 	int64_t		window = config->window[record->key];
 
 	if (window > 0 && record->known &&
+		(FAULT != FAULT_new_call_key || record->known_job == message->job * MAX_WORKERS + message->worker) &&
 		world->real < record->known_since + window + 2 * config->jitter + config->transit)
 	{
+		SEEN(deduplicated);
 		TRACE(world, "the acquirer knows record %d", message->record);
 		return record->remembered;
 	}
 	record->known = true;
 	record->known_since = world->real;
+	record->known_job = message->job * MAX_WORKERS + message->worker;
 	if (happens(message, LUCK_DECLINE, config->decline))
 		record->remembered = ANSWER_DECLINED;
 	else
@@ -95,6 +98,7 @@ receive(World *world, Message *message)
 	message->answer = answer_to(world, message);
 	if (!world->calm && happens(message, LUCK_HANG, config->hang))
 	{
+		SEEN(answer_lost);
 		TRACE(world, "its answer is lost");
 		message->used = false;
 		return;
@@ -115,7 +119,9 @@ acquirer_deliver(World *world, Message *message)
 		return;
 	}
 	message->used = false;
-	if (world->workers[message->worker].job == message->job)
+	if (world->workers[message->worker].job != message->job)
+		SEEN(answer_stray);
+	else
 	{
 		world->workers[message->worker].answer = message->answer;
 		TRACE(world, "worker %d has its answer: %s", message->worker,

@@ -22,6 +22,9 @@ decide(World *world, Worker *worker)
 	int			hash = worker->stale ? worker->row.hash : worker->hash;
 
 	worker->decision = rules_claim(&worker->row, &worker->claim, hash);
+	if (worker->row.present && worker->row.facts.state == RECORD_IN_PROGRESS &&
+		worker->row.facts.lease_expires_at == worker->claim.now)
+		SEEN(boundary);
 	TRACE(world, "worker %d sees %s (attempt %lld, lease until %.2f): %s",
 		  (int) (worker - world->workers), state_name(worker->row.facts.state),
 		  (long long) worker->row.facts.attempt, ticks(worker->row.facts.lease_expires_at),
@@ -32,6 +35,7 @@ decide(World *world, Worker *worker)
 static void
 claimed(World *world, Worker *worker)
 {
+	seen.outcomes[worker->decision.outcome]++;
 	check_answer(world, worker);
 	worker->pc = PC_CLAIMED;
 }
@@ -41,6 +45,7 @@ hidden(World *world, Worker *worker)
 {
 	worker->decision = record_rules_claim_hidden();
 	worker->row.facts.state = RECORD_NONE;
+	SEEN(hidden);
 	TRACE(world, "worker %d: the row is hidden, IN_PROGRESS", (int) (worker - world->workers));
 	claimed(world, worker);
 }
@@ -55,22 +60,20 @@ failed(World *world, Worker *worker, const char *why)
 	worker->pc = PC_IDLE;
 }
 
+static void
+not_serializable(World *world, Worker *worker)
+{
+	SEEN(serialization);
+	failed(world, worker, "40001");
+}
+
 /* Looks and decides; false: the claim has ended. */
 static bool
-look(World *world, Worker *worker, bool latest)
+look(World *world, Worker *worker)
 {
-	StoreResult result = latest
-		? store_look_latest(&world->store, worker->tx, worker->key, &worker->row)
-		: store_look(&world->store, worker->tx, worker->key, &worker->row);
-
-	if (result == STORE_SERIALIZATION)
+	if (store_look(&world->store, worker->tx, worker->key, &worker->row) == STORE_SERIALIZATION)
 	{
 		failed(world, worker, "its snapshot is too old");
-		return false;
-	}
-	if (worker->stale && !record_rules_stale(&worker->row.facts, worker->claim.now))
-	{
-		failed(world, worker, "nothing is stale");
 		return false;
 	}
 	if (decide(world, worker) == RECORD_READ_ONLY)
@@ -79,6 +82,21 @@ look(World *world, Worker *worker, bool latest)
 		return false;
 	}
 	return true;
+}
+
+/*
+ * idem_claim_stale looks for a row that is stale.  It takes no lock on the key:
+ * it makes no row.
+ */
+static void
+look_stale(World *world, Worker *worker)
+{
+	StoreResult result = store_look(&world->store, worker->tx, worker->key, &worker->row);
+
+	if (result == STORE_OK && record_rules_stale(&worker->row.facts, worker->claim.now))
+		worker->pc = PC_LOCK_ROW;
+	else
+		failed(world, worker, "nothing is stale");
 }
 
 static void
@@ -104,39 +122,48 @@ begin_claim(World *world, Worker *worker)
 static void
 lock_key(World *world, Worker *worker)
 {
-	if (FAULT != FAULT_no_key_lock && !worker->key_locked)
+	if (FAULT == FAULT_no_key_lock)
+		worker->key_locked = true;
+	else if (!worker->key_locked)
 		worker->key_locked = store_try_lock_key(&world->store, worker->tx, worker->key);
-	if (!worker->key_locked && FAULT != FAULT_no_key_lock)
+	if (!worker->key_locked)
 	{
+		SEEN(key_lock_refused);
 		TRACE(world, "worker %d can't have the key's lock", (int) (worker - world->workers));
 		worker->pc = PC_LOOK_REFUSED;
-		if (worker->stale)
-			failed(world, worker, "it skips what is locked");
 	}
-	else if (worker->decision.action == RECORD_INSERT)
-		worker->pc = FAULT == FAULT_no_second_look ? PC_INSERT : PC_LOOK_LATEST;
+	else if (FAULT == FAULT_no_second_look)
+		worker->pc = worker->decision.action == RECORD_INSERT ? PC_INSERT : PC_LOCK_ROW;
 	else
-		worker->pc = PC_LOCK_ROW;
+		worker->pc = PC_LOOK_LATEST;
 }
 
 /*
- * With the key's lock nobody else can make, take over or delete the row: what
- * is seen now stays.  A row that the transaction's snapshot does not show
- * can't be worked with.
+ * With the key's lock nobody else makes a row: what is not there now is not
+ * there at all.  A row that the transaction's snapshot does not show can't be
+ * worked with.
  */
 static void
 look_latest(World *world, Worker *worker)
 {
-	Row			own;
+	Row			latest;
 
-	if (!look(world, worker, true))
+	(void) store_look_latest(&world->store, worker->tx, worker->key, &latest);
+	if (!worker->repeatable_read)
+	{
+		worker->row = latest;
+		if (decide(world, worker) == RECORD_READ_ONLY)
+		{
+			claimed(world, worker);
+			return;
+		}
+	}
+	else if (worker->row.facts.state == RECORD_NONE && latest.present)
+	{
+		not_serializable(world, worker);
 		return;
-	if (worker->decision.action == RECORD_INSERT)
-		worker->pc = PC_INSERT;
-	else if (store_look(&world->store, worker->tx, worker->key, &own) != STORE_OK)
-		failed(world, worker, "40001");
-	else
-		worker->pc = PC_LOCK_ROW;
+	}
+	worker->pc = worker->decision.action == RECORD_INSERT ? PC_INSERT : PC_LOCK_ROW;
 }
 
 /* Draws the number of an attempt that is won. */
@@ -218,7 +245,7 @@ insert(World *world, Worker *worker)
 			claimed(world, worker);
 			return;
 		case STORE_SERIALIZATION:
-			failed(world, worker, "40001");
+			not_serializable(world, worker);
 			return;
 		case STORE_LOCKED:
 			broke(world, INVARIANT_never_waits,
@@ -246,7 +273,7 @@ lock_row(World *world, Worker *worker)
 			worker->pc = PC_WRITE;
 			break;
 		case STORE_SERIALIZATION:
-			failed(world, worker, "40001");
+			not_serializable(world, worker);
 			break;
 		default:
 			worker->pc = PC_LOOK_LOCKED;
@@ -259,7 +286,7 @@ lock_row(World *world, Worker *worker)
 static void
 look_locked(World *world, Worker *worker)
 {
-	if (!look(world, worker, false))
+	if (!look(world, worker))
 		return;
 	if (worker->row.present)
 		hidden(world, worker);
@@ -279,7 +306,12 @@ write_locked(World *world, Worker *worker)
 		return;
 	}
 	if (FAULT != FAULT_no_redecide)
-		decide(world, worker);
+	{
+		RecordAction before = worker->decision.action;
+
+		if (decide(world, worker) != before && !worker->stale)
+			SEEN(redecided);
+	}
 	switch (worker->decision.action)
 	{
 		case RECORD_REPLACE:
@@ -288,11 +320,16 @@ write_locked(World *world, Worker *worker)
 			own(world, worker);
 			break;
 		case RECORD_TAKE_OVER:
+			if (worker->stale)
+				SEEN(stale_resumed);
 			own(world, worker);
 			break;
 		case RECORD_SET_UNKNOWN:
+			if (!is_set(worker->row.facts.call_started_at))
+				SEEN(max_tries);
 			worker->row.facts.state = RECORD_UNKNOWN;
 			worker->row.facts.tries = worker->decision.tries;
+			worker->row.facts.unknown_at = worker->claim.now;
 			worker->row.facts.expires_at = RECORD_TIME_UNSET;
 			break;
 		default:
@@ -313,14 +350,16 @@ claim_step(World *world, Worker *worker)
 			begin_claim(world, worker);
 			break;
 		case PC_LOOK:
-			if (look(world, worker, false))
+			if (worker->stale)
+				look_stale(world, worker);
+			else if (look(world, worker))
 				worker->pc = PC_LOCK_KEY;
 			break;
 		case PC_LOCK_KEY:
 			lock_key(world, worker);
 			break;
 		case PC_LOOK_REFUSED:
-			if (look(world, worker, false))
+			if (look(world, worker))
 				hidden(world, worker);
 			break;
 		case PC_LOOK_LATEST:

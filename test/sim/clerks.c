@@ -60,15 +60,19 @@ sweep_write(World *world, Clerk *clerk)
 		return;
 	}
 	sweep = FAULT == FAULT_sweep_no_recheck ? clerk->seen : rules_sweep(&row, clerk->now);
+	if (sweep != clerk->seen)
+		SEEN(sweep_rechecked);
 	TRACE(world, "the sweep %s key %d", sweep == RECORD_DELETE ? "deletes" :
 		  sweep == RECORD_KEEP ? "keeps" : "drops the response of", clerk->key);
-	clerk->pc = 3;
+	clerk->pc = 2;
 	switch (sweep)
 	{
 		case RECORD_DELETE:
+			SEEN(deleted);
 			store_delete(&world->store, clerk->tx, clerk->key);
 			break;
 		case RECORD_DROP_RESPONSE:
+			SEEN(dropped);
 			row.facts.has_response = false;
 			row.response = 0;
 			store_update(&world->store, clerk->tx, clerk->key, &row);
@@ -90,11 +94,6 @@ sweep_step(World *world, Random *random)
 			sweep_look(world, clerk, random);
 			break;
 		case 1:
-			clerk->pc = 2;
-			if (!store_try_lock_key(&world->store, clerk->tx, clerk->key))
-				clerk_rolls_back(world, clerk);
-			break;
-		case 2:
 			sweep_write(world, clerk);
 			break;
 		default:
@@ -116,7 +115,6 @@ operator_look(World *world, Clerk *clerk, Random *random)
 	clerk->tx = store_begin(&world->store, false);
 	if (clerk->tx == NO_TX)
 		return;
-	clerk->now = server_now(world);
 	clerk->pc = 1;
 }
 
@@ -132,19 +130,13 @@ operator_write(World *world, Clerk *clerk, bool contrary)
 	Row			row;
 	RecordVerdict verdict;
 
-	switch (store_lock_row(&world->store, clerk->tx, clerk->key, &row))
-	{
-		case STORE_OK:
-			break;
-		case STORE_LOCKED:
-			return;				/* it waits */
-		default:
-			clerk_rolls_back(world, clerk);
-			return;
-	}
+	if (store_lock_row(&world->store, clerk->tx, clerk->key, &row) == STORE_LOCKED)
+		return;					/* it waits */
 	clerk->verdict = (world->records[row.record].captures > 0) != (contrary && row.facts.verdict != 0)
 		? VERDICT_COMPLETED : VERDICT_NOT_APPLIED;
+	clerk->now = server_now(world);
 	verdict = rules_resolve(&row, clerk->verdict, config->grace, clerk->now);
+	seen.verdicts[SEEN_RESOLVE][verdict]++;
 	TRACE(world, "the operator settles key %d (%s) as %s: %s", clerk->key, state_name(row.facts.state),
 		  clerk->verdict == VERDICT_COMPLETED ? "completed" : "not applied", verdict_name(verdict));
 	if (verdict != RECORD_OK)
@@ -158,8 +150,7 @@ operator_write(World *world, Clerk *clerk, bool contrary)
 	row.facts.verdict = clerk->verdict;
 	row.response = ++world->responses;
 	row.facts.response_expires_at = clerk->now + config->response_retention;
-	row.facts.expires_at = clerk->now + (config->record_retention > config->response_retention
-										 ? config->record_retention : config->response_retention);
+	row.facts.expires_at = clerk->now + config->record_retention;
 	store_update(&world->store, clerk->tx, clerk->key, &row);
 	business->record = row.record;
 	if (clerk->verdict == VERDICT_COMPLETED)
@@ -206,9 +197,15 @@ prepared_step(World *world, Random *random)
 	TRACE(world, "worker %d's prepared transaction is %s", world->prepared[i].worker,
 		  commits ? "committed" : "rolled back");
 	if (commits)
+	{
+		SEEN(prepared_commit);
 		commit_checked(world, tx);
+	}
 	else
+	{
+		SEEN(prepared_abort);
 		store_abort(&world->store, tx);
+	}
 	world->prepared[i].tx = NO_TX;
 	if (worker->job == world->prepared[i].job)
 		worker->ended = commits ? ENDED_COMMITTED : ENDED_ABORTED;
@@ -220,6 +217,7 @@ server_crash(World *world)
 {
 	Store	   *store = &world->store;
 
+	SEEN(crash);
 	TRACE(world, "the server crashes");
 	for (int i = 0; i < MAX_WORKERS; i++)
 	{
@@ -234,8 +232,14 @@ server_crash(World *world)
 	world->sweep.pc = world->operator.pc = 0;
 	world->sweep.tx = world->operator.tx = NO_TX;
 	for (int tx = 0; tx < MAX_TXS; tx++)
-		if (store->txs[tx].open && !store->txs[tx].prepared)
+	{
+		if (!store->txs[tx].open)
+			continue;
+		if (store->txs[tx].prepared)
+			SEEN(prepared_crash);
+		else
 			store_abort(store, tx);
+	}
 	if (FAULT == FAULT_no_flush)
 		for (int key = 0; key < MAX_KEYS; key++)
 			if (store->keys[key].row_lock == NO_TX)

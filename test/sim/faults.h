@@ -15,13 +15,14 @@
 #define FAULT_LIST(F) \
 	/* in the rules */ \
 	F(skip_fence, "zombies-refused", "an attempt that lost the record may complete it") \
-	F(forget_dedup, "call-once", "a call that nobody deduplicates is made again when the lease is over") \
+	F(forget_dedup, "call-once|dedup-window", "a call that nobody deduplicates is made again when the lease is over") \
 	F(dedup_start_only, "dedup-window", "a repeated call has to start, not to end, before the far side forgets") \
 	F(dedup_moves, "dedup-window|one-capture", "the far side's memory is counted from the last call") \
 	F(lease_over_early, "one-owner", "a lease counts as over a tick too early") \
 	F(lease_over_late, "answers-true", "a lease counts as alive at its very end") \
 	F(attempt_plus_one, "attempts-grow", "the new attempt is the old one's number and one more") \
 	F(blind_to_hash, "mismatch-never-replays", "a completed record is replayed to any request") \
+	F(complete_marked, "transitions", "a call is marked and answered within one transaction") \
 	F(other_response, "one-response", "the owner may complete a second time, with another response") \
 	F(lease_ignores_call, "call-deadline", "the lease does not last until the call's deadline") \
 	F(takeover_forgets_call, "dedup-window|one-capture|unsettled-kept", "a new attempt forgets the call of the one before") \
@@ -33,7 +34,8 @@
 	F(sweep_never, "liveness", "the sweep keeps everything") \
 	/* in how they are carried out */ \
 	F(no_redecide, "one-owner|one-response|unsettled-kept|zombies-refused", "a claim writes what it decided before it had the row's lock") \
-	F(sweep_no_recheck, "unsettled-kept|one-response", "the sweep deletes what it saw before it had the row's lock") \
+	F(sweep_no_recheck, "unsettled-kept|one-response|unknown-stays", "the sweep deletes what it saw before it had the row's lock") \
+	F(new_call_key, "one-capture", "each attempt gives the far side a key of its own") \
 	F(no_key_lock, "never-waits", "a claim inserts without the key's lock") \
 	F(no_second_look, "never-waits", "a claim inserts without looking again under the key's lock") \
 	F(lost_update, "one-owner|one-response|unsettled-kept|zombies-refused|unknown-stays|transitions", "snapshot isolation writes over what it did not see") \

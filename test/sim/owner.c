@@ -3,7 +3,7 @@
  * owner.c
  *		What the owner of a record calls: before_call, complete, mark_unknown, yield.
  *
- * Each takes the time, waits for the row, asks the rules, writes.  A refusal is
+ * Each waits for the row, takes the time, asks the rules, writes.  A refusal is
  * an error: the whole transaction rolls back.
  *
  *-------------------------------------------------------------------------
@@ -35,7 +35,6 @@ owner_call(World *world, Worker *worker, Function function)
 			return;				/* too many connections: again later */
 	}
 	worker->function = function;
-	worker->now = server_now(world);
 	worker->function_real = world->real;
 	worker->waited_for = 0;
 	worker->pc = PC_CALL_ROW;
@@ -105,15 +104,13 @@ mark_call(World *world, Worker *worker, Row *row)
 	row->facts.yielded = false;
 	row->call_xid = world->store.txs[worker->tx].xid;
 	if (!is_set(row->first_call_real))
-		row->first_call_real = worker->function_real;
+		row->first_call_real = world->real;
 }
 
 static void
 complete(World *world, Worker *worker, Row *row)
 {
 	const Config *config = &world->config;
-	int64_t		longest = config->record_retention > config->response_retention
-		? config->record_retention : config->response_retention;
 
 	if (row->call_xid == world->store.txs[worker->tx].xid)
 		broke(world, INVARIANT_transitions, "a transaction that marked a call completes it");
@@ -121,12 +118,16 @@ complete(World *world, Worker *worker, Row *row)
 		(worker->answer == ANSWER_APPROVED) != (world->records[worker->record].captures > 0))
 		broke(world, INVARIANT_verdicts_true, "attempt %lld's answer is not what the acquirer did",
 			  (long long) worker->attempt);
+	if (row->facts.state == RECORD_UNKNOWN)
+		SEEN(late_completion);
+	else if (row->facts.lease_expires_at <= worker->now)
+		SEEN(over_completion);
 	row->facts.state = RECORD_COMPLETED;
 	row->facts.has_response = true;
 	row->facts.verdict = 0;
 	row->response = worker->response;
 	row->facts.response_expires_at = worker->now + config->response_retention;
-	row->facts.expires_at = worker->now + longest;
+	row->facts.expires_at = worker->now + config->record_retention;
 }
 
 /* Carries out what the rules allow. */
@@ -143,6 +144,7 @@ write(World *world, Worker *worker, Row *row)
 			break;
 		case FUNCTION_MARK_UNKNOWN:
 			row->facts.state = RECORD_UNKNOWN;
+			row->facts.unknown_at = worker->now;
 			row->facts.expires_at = RECORD_TIME_UNSET;
 			break;
 		default:
@@ -162,10 +164,14 @@ owner_row(World *world, Worker *worker, Random *random)
 	switch (store_lock_row(&world->store, worker->tx, worker->key, &row))
 	{
 		case STORE_LOCKED:
+			SEEN(lock_wait);
 			if (worker->waited_for == 0)
 				worker->waited_for = row.insertion;
 			if (random_chance(random, 50))
-				rolled_back(world, worker, "lock_timeout");
+			{
+				SEEN(lock_timeout);
+				rolled_back(world, worker, "55P03");
+			}
 			return;
 		case STORE_SERIALIZATION:
 			rolled_back(world, worker, "40001");
@@ -173,10 +179,15 @@ owner_row(World *world, Worker *worker, Random *random)
 		default:
 			break;
 	}
-	if (worker->waited_for != 0 && row.insertion != worker->waited_for)
-		row.facts.state = RECORD_NONE;	/* deleted meanwhile, and inserted anew */
+	if (row.present && worker->waited_for != 0 && row.insertion != worker->waited_for)
+	{
+		SEEN(row_replaced);
+		row.facts.state = RECORD_NONE;	/* the statement's snapshot did not show it */
+	}
 
+	worker->now = server_now(world);	/* after the wait */
 	verdict = ask_rules(world, worker, &row);
+	seen.verdicts[SEEN_BEFORE_CALL + worker->function - FUNCTION_BEFORE_CALL][verdict]++;
 	TRACE(world, "worker %d's %s finds %s (attempt %lld): %s", number(world, worker),
 		  function_name(worker->function), state_name(row.facts.state),
 		  (long long) row.facts.attempt, verdict_name(verdict));

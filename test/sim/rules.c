@@ -55,6 +55,8 @@ bend_claimed(RecordDecision *decision, const RecordFacts *facts, const RecordCla
 	if (FAULT == FAULT_dedup_start_only && decision->action == RECORD_TAKE_OVER &&
 		is_set(decision->dedup_until) && is_set(claim->call_timeout))
 		decision->dedup_until -= claim->call_timeout;
+	if (FAULT == FAULT_forget_dedup && decision->action == RECORD_TAKE_OVER && !decision->marks_call)
+		decision->expires_at = RECORD_TIME_UNSET;
 	if (FAULT == FAULT_takeover_forgets_call && decision->action == RECORD_TAKE_OVER &&
 		is_set(facts->call_started_at) && !decision->marks_call)
 	{
@@ -106,6 +108,8 @@ rules_complete(const Row *row, int64_t attempt, int64_t response, int64_t now)
 	if (FAULT == FAULT_skip_fence && row->facts.state != RECORD_NONE)
 		attempt = row->facts.attempt;
 	verdict = record_rules_complete(&row->facts, attempt, row->response == response, now);
+	if (FAULT == FAULT_complete_marked && verdict == RECORD_CALL_MARKED_HERE)
+		return RECORD_OK;
 	if (FAULT == FAULT_other_response && verdict == RECORD_OTHER_RESPONSE)
 		return RECORD_OK;
 	return verdict;

@@ -68,6 +68,7 @@ worker_lost(World *world, int worker)
 {
 	Worker	   *this = &world->workers[worker];
 
+	SEEN(died);
 	TRACE(world, "worker %d dies", worker);
 	if (this->pc == PC_PREPARED)
 		this->tx = NO_TX;		/* the transaction outlives it */
@@ -88,6 +89,7 @@ complete_here(World *world, Worker *worker)
 static void
 undo_claim(World *world, Worker *worker, Random *random)
 {
+	SEEN(savepoint);
 	TRACE(world, "worker %d rolls back to its savepoint", number(world, worker));
 	store_rollback_to(&world->store, worker->tx);
 	switch (random_below(random, 3))
@@ -155,8 +157,24 @@ after_claim(World *world, Worker *worker, Random *random)
 	}
 	else if (worker->one_transaction)
 		complete_here(world, worker);
+	else if (random_chance(random, 20))
+	{
+		worker->same_transaction = true;
+		owner_call(world, worker, FUNCTION_YIELD);
+	}
 	else
 		worker->pc = PC_COMMIT_CLAIM;
+}
+
+/* A claim given up by the transaction that made it: the transaction claims again. */
+static void
+claim_after_yield(Worker *worker)
+{
+	worker->again = true;
+	worker->same_transaction = false;
+	worker->function = FUNCTION_NONE;
+	worker->attempt = 0;
+	worker->pc = PC_CLAIM;
 }
 
 /* The claim is committed, and the worker hears of it. */
@@ -182,18 +200,19 @@ function_committed(World *world, Worker *worker)
 	{
 		case FUNCTION_BEFORE_CALL:
 			worker->marked = true;
+			worker->gave_up = false;
 			worker->left = false;
 			worker->answer = ANSWER_NONE;
 			worker->leave_by = worker->function_real + world->config.timeout;
 			break;
 		case FUNCTION_COMPLETE:
 			worker->completed = true;
-			if (worker->same_transaction)
-				worker->pc = PC_IDLE;
 			break;
 		default:
 			worker->gave_up = true;
 	}
+	if (worker->same_transaction)
+		worker->pc = PC_IDLE;
 	worker->function = FUNCTION_NONE;
 }
 
@@ -281,6 +300,8 @@ work(World *world, Worker *worker, Random *random)
 			worker->response = ++world->responses;
 		owner_call(world, worker, FUNCTION_COMPLETE);
 	}
+	else if (worker->gave_up && !worker->left && random_chance(random, 200))
+		owner_call(world, worker, FUNCTION_BEFORE_CALL);	/* it thinks again */
 	else if (worker->gave_up || worker->left)
 		worker->pc = PC_WAIT;
 	else if (random_chance(random, 30))
@@ -297,6 +318,7 @@ leave(World *world, Worker *worker, Random *random)
 {
 	if (world->real > worker->leave_by && FAULT != FAULT_call_late)
 	{
+		SEEN(too_late);
 		TRACE(world, "worker %d is too late for its call", number(world, worker));
 		owner_call(world, worker, random_chance(random, 500) ? FUNCTION_BEFORE_CALL : FUNCTION_YIELD);
 		return;
@@ -355,8 +377,15 @@ worker_step(World *world, int number, Random *random)
 		case PC_CLAIMED:
 			after_claim(world, worker, random);
 			break;
-		case PC_COMMIT_CLAIM:
 		case PC_COMMIT:
+			if (worker->function == FUNCTION_YIELD && worker->same_transaction &&
+				!worker->again && random_chance(random, 500))
+			{
+				claim_after_yield(worker);
+				break;
+			}
+			/* FALLTHROUGH */
+		case PC_COMMIT_CLAIM:
 			commit(world, worker, random);
 			break;
 		case PC_PREPARED:

@@ -16,6 +16,7 @@
 
 #include "faults.h"
 #include "random.h"
+#include "seen.h"
 #include "store.h"
 
 /* most times are multiples of this, so that they often coincide */
@@ -138,6 +139,7 @@ typedef struct Witness
 	/* the acquirer's memory */
 	bool		known;
 	int64_t		known_since;
+	int			known_job;
 	Answer		remembered;
 } Witness;
 

@@ -604,3 +604,5 @@ SELECT count(*) AS half FROM idem.idempotency
  WHERE (state = 'COMPLETED') <> (response_status IS NOT NULL AND response_headers IS NOT NULL AND response_size IS NOT NULL AND response_expires_at IS NOT NULL)
 	OR (response_body IS NOT NULL AND response_digest IS NOT NULL)
 	OR (state = 'UNKNOWN' AND expires_at IS NOT NULL);
+
+DELETE FROM idem.idempotency;

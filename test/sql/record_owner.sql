@@ -21,7 +21,7 @@ LANGUAGE SQL AS $$
 		   extract(epoch FROM r.dedup_until - start)::int, r.expires_at IS NOT NULL, r.yielded, r.tries
 	  FROM idem.idempotency AS r, coalesce(r.call_started_at, r.claimed_at) AS start WHERE r.principal_id = 'owner' AND r.idempotency_key = key;
 $$;
--- A function of the owner for a key and its attempt, refused.
+-- What a statement that is refused says.
 \set ask '\\g (format=unaligned tuples_only=on)'
 
 --
@@ -150,7 +150,10 @@ SELECT yielded, tries FROM pg_temp.times('yield');
 SELECT pg_temp.refused(format('SELECT idem_yield(''owner'', ''yield'', %s)', :attempt)) :ask
 -- so it never becomes UNKNOWN for that
 SET idem.max_tries = 1;
-SELECT r.outcome, y.changed FROM generate_series(1, 5) AS n, LATERAL idem_try_insert('owner', 'yield, often', sha256(repeat('one', least(n, 1))::bytea)) AS r, LATERAL idem_yield('owner', 'yield, often', r.attempt) AS y;
+\set try_and_yield 'SELECT outcome, attempt FROM idem_try_insert(\'owner\', \'yield, often\', sha256(\'one\')) \\gset \\\\ SELECT :\'outcome\' AS outcome, changed FROM idem_yield(\'owner\', \'yield, often\', :attempt);'
+:try_and_yield
+:try_and_yield
+:try_and_yield
 SELECT yielded, tries FROM pg_temp.times('yield, often');
 -- an attempt that ended without does count
 SELECT outcome FROM idem_try_insert('owner', 'yield, often', sha256('one'));
