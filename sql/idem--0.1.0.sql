@@ -159,6 +159,7 @@ CREATE TABLE idem.idempotency (
 	completed_at		timestamptz,
 	response_expires_at	timestamptz,
 	expires_at			timestamptz,
+	sweep_at			timestamptz NOT NULL DEFAULT '-infinity',
 	PRIMARY KEY (principal_id, idempotency_key),
 	CONSTRAINT idempotency_state CHECK (state IN ('IN_PROGRESS', 'UNKNOWN', 'COMPLETED')),
 	CONSTRAINT idempotency_hash CHECK (length(request_hash) BETWEEN 16 AND 64),
@@ -176,12 +177,10 @@ CREATE TABLE idem.idempotency (
 CREATE INDEX idempotency_unsettled ON idem.idempotency (lease_expires_at) WHERE state <> 'COMPLETED';
 COMMENT ON INDEX idem.idempotency_unsettled IS 'finds records that are in progress or UNKNOWN';
 
--- For the sweep of what has expired.
-CREATE INDEX idempotency_expires ON idem.idempotency (expires_at) WHERE expires_at IS NOT NULL;
-COMMENT ON INDEX idem.idempotency_expires IS 'finds records that have expired';
-CREATE INDEX idempotency_response_expires ON idem.idempotency (response_expires_at)
-	WHERE response_body IS NOT NULL;
-COMMENT ON INDEX idem.idempotency_response_expires IS 'finds responses that are no longer kept';
+-- For the sweep of what has expired: the time is set by the claim and is a lower
+-- bound, so that completing a record leaves this index alone.
+CREATE INDEX idempotency_sweep ON idem.idempotency (sweep_at);
+COMMENT ON INDEX idem.idempotency_sweep IS 'finds records that may have something to sweep';
 
 COMMENT ON TABLE idem.idempotency IS 'one record per (principal, key): who owns the work, and the answer once there is one';
 COMMENT ON COLUMN idem.idempotency.principal_id IS 'whoever the key belongs to: tenant, user or API client, from the credentials';
@@ -214,6 +213,7 @@ COMMENT ON COLUMN idem.idempotency.response_size IS 'bytes of the response body'
 COMMENT ON COLUMN idem.idempotency.response_digest IS 'SHA-256 of a response body that was not kept';
 COMMENT ON COLUMN idem.idempotency.completed_at IS 'when the response was stored';
 COMMENT ON COLUMN idem.idempotency.response_expires_at IS 'the response is replayed before this time';
+COMMENT ON COLUMN idem.idempotency.sweep_at IS 'the sweep has nothing to do before this time';
 COMMENT ON COLUMN idem.idempotency.expires_at IS 'the key counts as never used from this time on; NULL: never';
 
 -- idem_try_insert(...) -> idem.idem_claim, one row

@@ -181,6 +181,16 @@ answer_hidden(Claim *claim)
 	claim->row.facts.state = RECORD_NONE;
 }
 
+/*
+ * Before this time the sweep finds nothing to do with a record that is claimed
+ * now, for its retentions count from its completion.
+ */
+static TimestampTz
+sweep_at(const Claim *claim, int64 retention)
+{
+	return claim->claim.now + Min(retention_or_setting(retention), idem_response_retention * USECS_PER_MINUTE);
+}
+
 /* A new record for this claim. */
 static void
 new_row(Claim *claim)
@@ -190,6 +200,7 @@ new_row(Claim *claim)
 	claim->row.operation = claim->operation;
 	claim->row.context = claim->context;
 	claim->row.retention = claim->retention;
+	claim->row.sweep_at = sweep_at(claim, claim->retention);
 	claim->row.created_at = claim->claim.now;
 	claim->row.facts.claimed_at = claim->claim.now;
 	idem_uuid7_make(&claim->row.resource_id);
@@ -223,6 +234,7 @@ write_locked(Claim *claim)
 			break;
 		case RECORD_TAKE_OVER:
 			claim->row.facts.claimed_at = claim->claim.now;
+			claim->row.sweep_at = sweep_at(claim, claim->row.retention);
 			record_own(&claim->key, &claim->row, &claim->decision);
 			break;
 		case RECORD_SET_UNKNOWN:

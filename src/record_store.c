@@ -76,9 +76,9 @@ enum
 /* Values of an owned row, as parameters $3 and up of two statements. */
 #define OWNED_COLUMNS \
 	"request_hash, operation, tries, claim_xid, call_xid, resource_id, created_at, claimed_at," \
-	" lease_expires_at, call_started_at, call_deadline, dedup_until, context, expires_at, retention"
-#define OWNED_VALUES	"$3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17"
-#define NOWNED			15
+	" lease_expires_at, call_started_at, call_deadline, dedup_until, context, expires_at, retention, sweep_at"
+#define OWNED_VALUES	"$3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18"
+#define NOWNED			16
 
 #define INSERT_RECORD \
 	"INSERT INTO idem.idempotency (principal_id, idempotency_key, state, attempt, " OWNED_COLUMNS ")" \
@@ -125,15 +125,17 @@ enum
 /* The lock on each row is taken and its row looked at again before it goes. */
 #define DELETE_EXPIRED \
 	"DELETE FROM idem.idempotency WHERE ctid OPERATOR(pg_catalog.=) ANY (ARRAY(" \
-	"SELECT ctid FROM idem.idempotency WHERE expires_at OPERATOR(pg_catalog.<=) $1" \
-	" ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED))"
+	"SELECT ctid FROM idem.idempotency WHERE sweep_at OPERATOR(pg_catalog.<=) $1" \
+	" AND expires_at OPERATOR(pg_catalog.<=) $1" \
+	" ORDER BY sweep_at LIMIT $2 FOR UPDATE SKIP LOCKED))"
 
 #define DROP_RESPONSES \
-	"UPDATE idem.idempotency SET response_body = NULL, response_headers = '[]', context = NULL" \
+	"UPDATE idem.idempotency SET response_body = NULL, response_headers = '[]', context = NULL," \
+	" sweep_at = expires_at" \
 	" WHERE ctid OPERATOR(pg_catalog.=) ANY (ARRAY(" \
-	"SELECT ctid FROM idem.idempotency WHERE response_expires_at OPERATOR(pg_catalog.<=) $1" \
-	" AND response_body IS NOT NULL" \
-	" ORDER BY response_expires_at LIMIT $2 FOR UPDATE SKIP LOCKED))"
+	"SELECT ctid FROM idem.idempotency WHERE sweep_at OPERATOR(pg_catalog.<=) $1" \
+	" AND response_expires_at OPERATOR(pg_catalog.<=) $1 AND response_body IS NOT NULL" \
+	" ORDER BY sweep_at LIMIT $2 FOR UPDATE SKIP LOCKED))"
 
 /* Runs a statement about one record, prepared at its first use in a session. */
 static uint64
@@ -421,7 +423,7 @@ own(SPIPlanPtr *plan, const char *sql, int expected, const RecordKey *key,
 {
 	Oid			types[2 + NOWNED] = {TEXTOID, TEXTOID, BYTEAOID, TEXTOID, INT4OID, XID8OID, XID8OID, UUIDOID,
 		TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID,
-	TIMESTAMPTZOID, JSONBOID, TIMESTAMPTZOID, INTERVALOID};
+	TIMESTAMPTZOID, JSONBOID, TIMESTAMPTZOID, INTERVALOID, TIMESTAMPTZOID};
 	Datum		values[2 + NOWNED];
 	char		nulls[2 + NOWNED];
 	FullTransactionId xid = GetTopFullTransactionId();
@@ -453,6 +455,7 @@ own(SPIPlanPtr *plan, const char *sql, int expected, const RecordKey *key,
 	retention.time = row->retention;
 	nulls[i] = row->retention == RECORD_TIME_UNSET ? 'n' : ' ';
 	values[i++] = IntervalPGetDatum(&retention);
+	values[i++] = TimestampTzGetDatum(row->sweep_at);
 	Assert(i == 2 + NOWNED);
 
 	if (run(plan, sql, 2 + NOWNED, types, values, nulls, false, expected) == 0)

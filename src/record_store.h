@@ -36,6 +36,7 @@ typedef struct RecordRow
 	FullTransactionId call_xid; /* invalid: no call was marked */
 	TimestampTz created_at;
 	int64		retention;		/* microseconds; unset: the setting's */
+	TimestampTz sweep_at;		/* to write: nothing to sweep before */
 	Jsonb	   *context;
 	int32		response_status;
 	Jsonb	   *response_headers;
