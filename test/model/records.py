@@ -189,6 +189,8 @@ def own_records():
     call = claim[:-1] + ", call_timeout => '1 hour', dedup_window => '20 hours')"
     before = f"SELECT idem_before_call($where, {attempt}, '1 hour', '20 hours')"
     done = f'SELECT idem_complete($where, {attempt}, {STATUS}, {literal(BODY)}::bytea, {literal(HEADERS)})'
+    lapse = ("UPDATE idem.idempotency SET lease_expires_at = claimed_at - interval '1 hour' "
+             'WHERE (principal_id, idempotency_key) = ($where)')
     give_up = f'SELECT idem_yield($where, {attempt})'
     mark = f'SELECT idem_mark_unknown($where, {attempt})'
     alive = {'state': 'IN_PROGRESS', 'lease': 'alive'}
@@ -202,6 +204,7 @@ def own_records():
     yield Record('own: taken over', mine, over, [claim])
     yield Record('own: taken over with a call', calling, over, [call])
     yield Record('own: call of an earlier claim', {**calling, 'mine': False}, alive, [before])
+    yield Record('own: claimed, lease over', {**over, 'mine': True}, None, [claim, lapse])
     yield Record('own: claimed and yielded', {**over, 'mine': True, 'yielded': True}, None, [claim, give_up])
     yield Record('own: claimed and completed', {'state': 'COMPLETED', 'mine': True}, None, [claim, done])
     yield Record('own: claimed and UNKNOWN', {'state': 'UNKNOWN', 'mine': True, 'interim': 202}, None, [claim, mark])

@@ -61,7 +61,8 @@ CLASSES = (
     ('alive, calling', {'lease': 'alive', 'call_here': True}),
     ('alive, too late', {'lease': 'alive', 'call': ('forgotten', 'hour', 'hours'), 'repeatable': False}),
     ('alive', {'lease': 'alive'}),
-    ('mine, over', {'lease': 'over', 'mine': True, 'repeatable': True, 'left': True}),
+    ('mine, over', {'lease': 'over', 'mine': True, 'yielded': False}),
+    ('mine, yielded', {'lease': 'over', 'mine': True, 'repeatable': True, 'left': True}),
     ('over', {'lease': 'over', 'repeatable': True, 'left': True}),
     ('uncertain', {'lease': 'over'}),
 )
@@ -82,7 +83,8 @@ alive, calling | IN_PROGRESS   | MISMATCH   | ID003    | ID003    | unknown     
 mine           | ALREADY_YOURS | MISMATCH   | done     | done     | unknown      | call        | yielded | ID002     | ID002       | -           | -       | IN_PROGRESS
 mine, calling  | ALREADY_YOURS | MISMATCH   | ID003    | ID003    | unknown      | call        | yielded | ID002     | ID002       | -           | -       | IN_PROGRESS
 over           | RESUMED       | MISMATCH   | done     | done     | unknown      | call        | no-op   | ID002     | ID002       | RESUMED     | -       | IN_PROGRESS
-mine, over     | RESUMED       | MISMATCH   | done     | done     | unknown      | call        | no-op   | ID002     | ID002       | -           | -       | IN_PROGRESS
+mine, over     | ALREADY_YOURS | MISMATCH   | done     | done     | unknown      | call        | no-op   | ID002     | ID002       | -           | -       | IN_PROGRESS
+mine, yielded  | RESUMED       | MISMATCH   | done     | done     | unknown      | call        | no-op   | ID002     | ID002       | -           | -       | IN_PROGRESS
 uncertain      | BECOMES       | MISMATCH   | done     | done     | unknown      | ID002       | ID002   | ID002     | ID002       | BECOMES     | -       | IN_PROGRESS
 unknown, early | UNKNOWN       | MISMATCH   | done     | done     | no-op        | ID002       | ID002   | ID002     | ID002       | -           | -       | UNKNOWN
 unknown        | UNKNOWN       | MISMATCH   | done     | done     | no-op        | ID002       | ID002   | settled   | settled     | -           | -       | UNKNOWN

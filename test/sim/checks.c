@@ -176,10 +176,10 @@ check_leaves(World *world, const Worker *worker)
 			  "attempt %lld's call leaves, its record is %s, attempt %lld, lease until %.2f, now %.2f",
 			  (long long) worker->attempt, state_name(row->facts.state), (long long) row->facts.attempt,
 			  ticks(row->facts.lease_expires_at), ticks(server_now(world)));
-	if (++record->calls_left > 1 && window == 0)
+	if (++record->calls_left > 1 && !is_set(row->facts.dedup_until))
 		broke(world, INVARIANT_call_once, "record %d: a call that can't be repeated leaves again",
 			  worker->record);
-	if (window > 0 && is_set(record->first_call_real) &&
+	if (is_set(row->facts.dedup_until) &&
 		world->real >= record->first_call_real + window + tolerance(world))
 		broke(world, INVARIANT_dedup_window, "record %d: a call leaves after the far side forgot the key",
 			  worker->record);
@@ -236,7 +236,7 @@ check_change(World *world, int key, const Row *old, const Row *new)
 				broke(world, INVARIANT_one_response, "key %d: a completed record gets another response", key);
 			break;
 		default:
-			if (taken_over && old->facts.lease_expires_at > new->facts.claimed_at)
+			if (taken_over && !old->facts.yielded && old->facts.lease_expires_at > new->latest_claim)
 				broke(world, INVARIANT_one_owner, "key %d: attempt %lld takes over from %lld, alive until %.2f, at %.2f",
 					  key, (long long) new->facts.attempt, (long long) old->facts.attempt,
 					  ticks(old->facts.lease_expires_at), ticks(new->facts.claimed_at));
@@ -265,14 +265,21 @@ witness_row(World *world, const Row *old, const Row *new)
 	record->response_expires_at = new->facts.response_expires_at;
 }
 
-/* The owner that was told so renews, or ends, its lease. */
+/*
+ * The owner that was told so renews, or ends, its lease; or it has lost the
+ * record to another, which check_change has looked at.
+ */
 static void
-witness_owner(World *world, int key, const Row *new)
+witness_owner(World *world, int key, const Row *old, const Row *new)
 {
 	Owner	   *owner = &world->owners[key];
 
 	if (owner->attempt != new->facts.attempt)
+	{
+		if (old->present && owner->attempt == old->facts.attempt)
+			owner->ended = true;
 		return;
+	}
 	owner->lease_expires_at = new->facts.lease_expires_at;
 	owner->ended = new->facts.state != RECORD_IN_PROGRESS || new->facts.yielded;
 }
@@ -291,7 +298,7 @@ check_row(World *world, int key, const Row *old, const Row *new)
 	else if (old->present)
 		check_expired(world, key, old, new->facts.claimed_at);
 	witness_row(world, old, new);
-	witness_owner(world, key, new);
+	witness_owner(world, key, old, new);
 }
 
 /* An event exists if and only if the record completed, and so says its business row. */

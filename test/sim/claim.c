@@ -109,7 +109,7 @@ begin_claim(World *world, Worker *worker)
 	worker->claim.lease = config->lease;
 	worker->claim.call_timeout = config->style[worker->key] == STYLE_CLAIM_CALL && !worker->stale
 		? config->timeout : RECORD_TIME_UNSET;
-	worker->claim.dedup_window = config->window[worker->key];
+	worker->claim.dedup_window = worker->window;
 	worker->claim.call_margin = config->margin;
 	worker->claim.record_retention = config->record_retention;
 	worker->claim.max_tries = config->max_tries;
@@ -218,6 +218,8 @@ own(World *world, Worker *worker)
 	facts->tries = decision->tries;
 	facts->yielded = false;
 	facts->claimed_at = worker->claim.now;
+	if (worker->claim.now > worker->row.latest_claim)
+		worker->row.latest_claim = worker->claim.now;
 	facts->lease_expires_at = decision->lease_expires_at;
 	facts->call_started_at = decision->call_started_at;
 	facts->call_deadline = decision->call_deadline;

@@ -80,7 +80,7 @@ ask_rules(World *world, Worker *worker, const Row *row)
 		case FUNCTION_BEFORE_CALL:
 			call.now = worker->now;
 			call.timeout = world->config.timeout;
-			call.dedup_window = world->config.window[worker->key];
+			call.dedup_window = worker->window;
 			call.call_margin = world->config.margin;
 			call.max_tries = world->config.max_tries;
 			return rules_before_call(row, worker->attempt, &call, &worker->mark);

@@ -21,14 +21,14 @@ static const struct
 	const char *name;
 	unsigned	verdicts;
 }			functions[FUNCTIONS] = {
-	{"before_call", BIT(OK) | BIT(ABSENT) | BIT(FENCED) | BIT(IS_UNKNOWN) | BIT(IS_COMPLETED) |
+	{"before_call: ", BIT(OK) | BIT(ABSENT) | BIT(FENCED) | BIT(IS_UNKNOWN) | BIT(IS_COMPLETED) |
 	BIT(LEASE_OVER) | BIT(PAST_DEDUP)},
-	{"complete", BIT(OK) | BIT(REPEAT) | BIT(ABSENT) | BIT(FENCED) | BIT(CALL_MARKED_HERE) |
+	{"complete: ", BIT(OK) | BIT(REPEAT) | BIT(ABSENT) | BIT(FENCED) | BIT(CALL_MARKED_HERE) |
 	BIT(OTHER_RESPONSE) | BIT(RESPONSE_EXPIRED)},
-	{"mark_unknown", BIT(OK) | BIT(REPEAT) | BIT(ABSENT) | BIT(FENCED) | BIT(IS_COMPLETED)},
-	{"yield", BIT(OK) | BIT(REPEAT) | BIT(ABSENT) | BIT(FENCED) | BIT(IS_UNKNOWN) | BIT(IS_COMPLETED) |
+	{"mark_unknown: ", BIT(OK) | BIT(REPEAT) | BIT(ABSENT) | BIT(FENCED) | BIT(IS_COMPLETED)},
+	{"yield: ", BIT(OK) | BIT(REPEAT) | BIT(ABSENT) | BIT(FENCED) | BIT(IS_UNKNOWN) | BIT(IS_COMPLETED) |
 	BIT(LEASE_OVER)},
-	{"resolve", BIT(OK) | BIT(REPEAT) | BIT(ABSENT) | BIT(NOT_UNKNOWN) | BIT(IS_COMPLETED) |
+	{"resolve: ", BIT(OK) | BIT(REPEAT) | BIT(ABSENT) | BIT(NOT_UNKNOWN) | BIT(IS_COMPLETED) |
 	BIT(OTHER_VERDICT) | BIT(RESPONSE_EXPIRED) | BIT(TOO_EARLY)}
 };
 
@@ -38,41 +38,44 @@ static const char *const happenings[] = {
 #undef HAPPENING_TEXT
 };
 
-/* Counts one thing, and complains when it never was. */
+/* Counts one thing, and complains when it should have been and never was. */
 static int
-count(int64_t times, const char *what)
+never(int64_t times, bool complains, const char *what, const char *more)
 {
-	if (times == 0)
-		printf("never seen: %s\n", what);
-	return times == 0;
+	if (times > 0)
+		return 0;
+	if (complains)
+		printf("never seen: %s%s\n", what, more);
+	return 1;
 }
 
-/* Says how often things happened; gives the number of those that never did. */
+/*
+ * Says how often things happened; gives the number of those that never did,
+ * and, of a run that should be complete, their names.
+ */
 int
-seen_report(void)
+seen_report(bool complete)
 {
-	int			never = 0;
+	int			missed = 0;
 	int			things = HAPPENINGS + OUTCOMES;
 
-	for (int i = 0; i < HAPPENINGS; i++)
-		never += count(seen.happenings[i], happenings[i]);
 	printf("claims:");
 	for (int i = 0; i < OUTCOMES; i++)
 		printf(" %s %lld", outcome_name((RecordOutcome) i), (long long) seen.outcomes[i]);
 	putchar('\n');
 	for (int i = 0; i < OUTCOMES; i++)
-		never += count(seen.outcomes[i], outcome_name((RecordOutcome) i));
+		missed += never(seen.outcomes[i], complete, "", outcome_name((RecordOutcome) i));
+	for (int i = 0; i < HAPPENINGS; i++)
+		missed += never(seen.happenings[i], complete, "", happenings[i]);
 	for (int i = 0; i < FUNCTIONS; i++)
 		for (int verdict = 0; verdict < VERDICTS; verdict++)
 		{
 			if ((functions[i].verdicts & (1u << verdict)) == 0)
 				continue;
 			things++;
-			if (seen.verdicts[i][verdict] > 0)
-				continue;
-			printf("never seen: %s %s\n", functions[i].name, verdict_name((RecordVerdict) verdict));
-			never++;
+			missed += never(seen.verdicts[i][verdict], complete, functions[i].name,
+							verdict_name((RecordVerdict) verdict));
 		}
-	printf("%d of %d things that can happen were seen\n", things - never, things);
-	return never;
+	printf("%d of %d things that can happen were seen\n", things - missed, things);
+	return missed;
 }

@@ -8,6 +8,7 @@
 #ifndef SIM_SEEN_H
 #define SIM_SEEN_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "../../src/record_rules.h"
@@ -72,6 +73,6 @@ extern Seen seen;
 
 #define SEEN(what)	(seen.happenings[SEEN_##what]++)
 
-extern int	seen_report(void);
+extern int	seen_report(bool complete);
 
 #endif							/* SIM_SEEN_H */

@@ -34,6 +34,7 @@ typedef struct Row
 	int			claim_xid;
 	int			call_xid;		/* 0: none */
 	int64_t		first_call_real;	/* not of the table: when a call was marked first, by real time */
+	int64_t		latest_claim;	/* not of the table: greatest claimed_at of its attempts */
 	int64_t		response;
 	RecordFacts facts;
 } Row;

@@ -42,6 +42,7 @@ begin_request(World *world, Worker *worker, Random *random)
 			: random_chance(random, (uint32_t) config->other_hash) ? OTHER_HASH : USUAL_HASH,
 		.repeatable_read = world->store.txs[tx].repeatable_read,
 		.stale = random_chance(random, 200),
+		.window = random_chance(random, 100) ? 0 : config->window[key],
 		.one_transaction = random_chance(random, config->style[key] == STYLE_LOCAL ? 500 : 10),
 		.claim_real = world->real,
 	};
@@ -335,7 +336,7 @@ leave(World *world, Worker *worker, Random *random)
 static void
 wait_for_answer(World *world, Worker *worker, Random *random)
 {
-	bool		deduplicated = world->config.window[worker->key] > 0;
+	bool		deduplicated = worker->window > 0;
 	uint32_t	luck = random_below(random, 100);
 
 	if (worker->answer != ANSWER_NONE)

@@ -221,6 +221,7 @@ typedef struct Worker
 	bool		repeatable_read;
 	bool		one_transaction;	/* claim and completion share it */
 	bool		stale;			/* idem_claim_stale */
+	int64_t		window;			/* deduplication that it counts on; 0: none */
 
 	/* the claim */
 	RecordClaim claim;

@@ -13,9 +13,9 @@ RESET client_min_messages;
 DELETE FROM idem.idempotency;
 
 -- Claims a key, and completes it.
-CREATE FUNCTION pg_temp.answered(key text, retention interval DEFAULT NULL, body text DEFAULT '{"paid": true}') RETURNS boolean LANGUAGE SQL AS $$
-	SELECT c.changed FROM idem_try_insert('sweep', key, sha256('one'), context => '{"order": 8812}', retention => retention) AS t,
-		LATERAL idem_complete('sweep', key, t.attempt, 201, body) AS c;
+CREATE FUNCTION pg_temp.answered(k text, kept interval DEFAULT NULL) RETURNS boolean LANGUAGE SQL AS $$
+	SELECT c.changed FROM idem_try_insert('sweep', k, sha256('one'), context => '{"order": 8812}', retention => kept) AS t,
+		LATERAL idem_complete('sweep', k, t.attempt, 201, '{"paid": true}') AS c;
 $$;
 CREATE VIEW pg_temp.kept AS
 	SELECT idempotency_key AS key, state, response_status AS status, response_headers AS headers, convert_from(response_body, 'UTF8') AS body, response_size AS size,
@@ -31,7 +31,7 @@ SELECT key, pg_temp.answered(key, retention) FROM (VALUES ('settings', NULL::int
 RESET idem.response_retention;
 RESET idem.record_retention;
 SELECT idempotency_key AS key, retention, extract(epoch FROM response_expires_at - completed_at)::int AS response, extract(epoch FROM expires_at - completed_at)::int AS record
-  FROM idem.idempotency WHERE principal_id = 'sweep' ORDER BY response_expires_at, expires_at, key;
+  FROM idem.idempotency WHERE principal_id = 'sweep' ORDER BY 3, 4, 1;
 -- in progress, a record is remembered that long after its lease
 SELECT outcome, expires_at - clock_timestamp() BETWEEN '7 days 29 s' AND '7 days 30 s' AS told FROM idem_try_insert('sweep', 'in progress', sha256('one'), retention => '7 days');
 SELECT extract(epoch FROM expires_at - lease_expires_at)::int AS record FROM idem.idempotency WHERE principal_id = 'sweep' AND idempotency_key = 'in progress';

@@ -198,7 +198,7 @@ SELECT idem_mark_unknown('dana', 'key-9', attempt, 'no answer') FROM idem.idempo
 DELETE FROM idem.idempotency WHERE idempotency_key = 'k-4';
 SELECT idem_try_insert('emil', 'key-1', idem_hash('{}'), 'payment', lease => '1 ms', context => '{"order": 7}');
 UPDATE idem.idempotency SET lease_expires_at = '2000-01-01' WHERE principal_id = 'emil';
-UPDATE idem.idempotency SET expires_at = '2000-01-01', response_expires_at = '2000-01-01' WHERE principal_id = 'python';
+UPDATE idem.idempotency SET expires_at = '2000-01-01', response_expires_at = '2000-01-01', sweep_at = '2000-01-01' WHERE principal_id = 'python';
 GRANT EXECUTE ON FUNCTION outbox_emit TO shop_operator;
 END
 my ($list, $resolve, $oldest, $stale) = map { "SET ROLE shop_operator;\n$_" } blocks('Unresolved records', 'sql');

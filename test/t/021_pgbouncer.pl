@@ -5,7 +5,7 @@
 # The files have session state of their own, which is not what is tested here.
 # It is replaced, in the script and in the output that is expected of it:
 #
-#	pg_temp.f(), temporary tables	a schema and tables of the file's own database
+#	pg_temp.f(), temporary tables	a schema and tables in the file's own database
 #	SET and RESET					said once to each session of the pool
 #
 # Left out: canonical (it goes to databases of other encodings), settings (what a
@@ -30,7 +30,7 @@ my $root = dirname(__FILE__) . '/../..';
 my %left_out = map { $_ => 1 } qw(canonical settings install status);
 my @files = grep { !$left_out{$_} } map { basename($_, '.sql') } sort glob "$root/test/sql/*.sql";
 
-my $node = Idem::Cluster->start_new('main', preload => 0);
+my $node = Idem::Cluster->start_new('main', preload => 0, conf => "max_connections = 200\n");
 my $pooler = Idem::Pooler->new($node, SESSIONS);
 
 foreach my $needed (qw(record inbox outbox))
@@ -63,7 +63,7 @@ sub regress
 	$node->safe_psql('postgres', "CREATE DATABASE $file");
 	$node->safe_psql('postgres', "ALTER DATABASE $file SET $_")
 	  foreach "timezone = 'PST8PDT'", "datestyle = 'Postgres, MDY'", "intervalstyle = 'postgres_verbose'";
-	$node->safe_psql($file, 'CREATE SCHEMA pooled');
+	$node->safe_psql($file, 'CREATE SCHEMA pooled; GRANT USAGE ON SCHEMA pooled TO PUBLIC');
 	$script =~ s/^((?:SET|RESET) .*\n)/$1 x SESSIONS/gem;
 
 	my $client = client($file);
@@ -77,7 +77,7 @@ sub regress
 	return;
 }
 
-# Helper functions and tables that every session sees.
+# Helper functions, views and tables that every session sees.
 sub portable
 {
 	my ($text) = @_;

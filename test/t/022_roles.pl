@@ -308,7 +308,7 @@ END
 	is(refused('app', $claim), '', 'without them it is claimed');
 
 	# A sweep of what something refers to.
-	$node->safe_psql('postgres', "INSERT INTO payment VALUES ('e', 'mine'); UPDATE idem.idempotency SET expires_at = '2000-01-01' WHERE idempotency_key = 'mine'");
+	$node->safe_psql('postgres', "INSERT INTO payment VALUES ('e', 'mine'); UPDATE idem.idempotency SET expires_at = '2000-01-01', sweep_at = '2000-01-01' WHERE idempotency_key = 'mine'");
 	is(refused('operator', 'SELECT idem_sweep()'), '23503', 'a sweep of what a foreign key refers to is an error');
 	$node->safe_psql('postgres', 'DELETE FROM payment');
 	is($node->value('SET ROLE operator; SELECT records FROM idem_sweep()'), '1', 'and goes on without it');
