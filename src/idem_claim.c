@@ -17,7 +17,6 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "tcop/utility.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
@@ -245,6 +244,15 @@ write_locked(Claim *claim)
 	}
 }
 
+static void
+read_only_error(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
+			 errmsg("cannot claim an idempotency key in a read-only transaction"),
+			 errhint("Only keys that are in progress or answered can be looked up here.")));
+}
+
 /*
  * What a claim that would have to write comes to in a read-only transaction.
  * UNKNOWN can be said without writing it down.
@@ -253,10 +261,7 @@ static void
 claim_read_only(Claim *claim)
 {
 	if (claim->decision.action != RECORD_SET_UNKNOWN)
-		ereport(ERROR,
-				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
-				 errmsg("cannot claim an idempotency key in a read-only transaction"),
-				 errhint("Only keys that are in progress or answered can be looked up here.")));
+		read_only_error();
 	claim->decision.action = RECORD_READ_ONLY;
 }
 
@@ -477,6 +482,29 @@ put_claim(FunctionCallInfo fcinfo, Claim *claim, Datum first, Datum second)
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 }
 
+/* Says which line an error is about. */
+static void
+line_context(void *arg)
+{
+	errcontext("line %d", *(int *) arg + 1);
+}
+
+/* Checks all lines before any is claimed. */
+static void
+check_lines(Datum *keys, Datum *hashes, int n)
+{
+	int			line;
+	ErrorContextCallback context = {error_context_stack, line_context, &line};
+
+	error_context_stack = &context;
+	for (line = 0; line < n; line++)
+	{
+		idem_check_name(DatumGetTextPP(keys[line]), "idempotency_key");
+		check_hash(DatumGetByteaPP(hashes[line]), "request_hash");
+	}
+	error_context_stack = context.previous;
+}
+
 /*
  * idem_try_insert_many(principal_id, idempotency_keys, request_hashes, ...)
  *	-> setof (ord, idempotency_key, columns of idem.idem_claim)
@@ -508,11 +536,7 @@ idem_try_insert_many(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("idempotency_keys and request_hashes must have the same length")));
-	for (int i = 0; i < n; i++)
-	{
-		idem_check_name(DatumGetTextPP(keys[i]), "idempotency_key");
-		check_hash(DatumGetByteaPP(hashes[i]), "request_hash");
-	}
+	check_lines(keys, hashes, n);
 	claim_args(fcinfo, &template);
 	InitMaterializedSRF(fcinfo, 0);
 
@@ -574,7 +598,8 @@ idem_claim_stale(PG_FUNCTION_ARGS)
 	template.claim.now = idem_now();
 	template.claim.max_tries = idem_max_tries;
 	template.retention = RECORD_TIME_UNSET;
-	PreventCommandIfReadOnly("idem_claim_stale()");
+	if (XactReadOnly)
+		read_only_error();
 	InitMaterializedSRF(fcinfo, 0);
 
 	SPI_connect();

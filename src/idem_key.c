@@ -36,6 +36,8 @@ unquote(const char *start, const char *end)
 			if (p == end || (*p != '"' && *p != '\\'))
 				return NULL;
 		}
+		if (*p < 0x20 || *p > 0x7e)
+			return NULL;
 		key[len++] = *p;
 	}
 	return NULL;				/* it does not end */
@@ -68,7 +70,7 @@ idem_key(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("the idempotency key is a malformed string"),
-				 errdetail("In double quotes, only \\\" and \\\\ are escapes, and nothing follows the closing quote."),
+				 errdetail("In double quotes stand ASCII characters, only \\\" and \\\\ are escapes, and nothing follows the closing quote."),
 				 errhint("Answer the client with idem_http_problem('idempotency_key_malformed').")));
 	idem_check_name(key, "idempotency key");
 	PG_RETURN_TEXT_P(key);

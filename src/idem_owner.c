@@ -122,7 +122,7 @@ fence_error(RecordVerdict verdict, int64 attempt)
 	if (verdict == RECORD_ABSENT)
 		ereport(ERROR,
 				(errcode(ERRCODE_IDEM_FENCED),
-				 errmsg("there is no idempotency record to complete"),
+				 errmsg("there is no idempotency record"),
 				 errhint("Claim the key first, with idem_try_insert, in a transaction that commits.")));
 	if (verdict == RECORD_FENCED)
 		ereport(ERROR,

@@ -119,7 +119,8 @@ enum
 	" WHERE state OPERATOR(pg_catalog.=) 'IN_PROGRESS' AND lease_expires_at OPERATOR(pg_catalog.<=) $1" \
 	" AND operation OPERATOR(pg_catalog.=) $2" \
 	" AND (expires_at IS NULL OR expires_at OPERATOR(pg_catalog.>) $1)" \
-	" AND claim_xid OPERATOR(pg_catalog.<>) pg_catalog.pg_current_xact_id()" \
+	" AND (pg_catalog.pg_current_xact_id_if_assigned() IS NULL" \
+	" OR claim_xid OPERATOR(pg_catalog.<>) pg_catalog.pg_current_xact_id_if_assigned())" \
 	" ORDER BY lease_expires_at LIMIT $3 FOR UPDATE SKIP LOCKED"
 
 /* The lock on each row is taken and its row looked at again before it goes. */
@@ -130,11 +131,11 @@ enum
 	" ORDER BY sweep_at LIMIT $2 FOR UPDATE SKIP LOCKED))"
 
 #define DROP_RESPONSES \
-	"UPDATE idem.idempotency SET response_body = NULL, response_headers = '[]', context = NULL," \
-	" sweep_at = expires_at" \
+	"UPDATE idem.idempotency SET response_body = NULL, response_digest = NULL," \
+	" response_headers = '[]', context = NULL, sweep_at = expires_at" \
 	" WHERE ctid OPERATOR(pg_catalog.=) ANY (ARRAY(" \
 	"SELECT ctid FROM idem.idempotency WHERE sweep_at OPERATOR(pg_catalog.<=) $1" \
-	" AND response_expires_at OPERATOR(pg_catalog.<=) $1 AND response_body IS NOT NULL" \
+	" AND response_expires_at OPERATOR(pg_catalog.<=) $1 AND (response_body IS NOT NULL OR response_digest IS NOT NULL)" \
 	" ORDER BY sweep_at LIMIT $2 FOR UPDATE SKIP LOCKED))"
 
 /* Runs a statement about one record, prepared at its first use in a session. */
