@@ -4,8 +4,8 @@ import terminal
 
 
 def show_request(learner, key, offering, amount_cents, note=''):
-    terminal.request(learner.name, f'POST /payments  Idempotency-Key: {key}  '
-                                   f'{offering}, {amount_cents / 100:.2f} EUR  {note}')
+    named = '' if key is None else f'Idempotency-Key: {key}  '
+    terminal.request(learner.name, f'POST /payments  {named}{offering}, {amount_cents / 100:.2f} EUR  {note}')
 
 
 def show_answer(answer):

@@ -20,7 +20,7 @@ import terminal
 
 # What the ledger must find after all scenes, and why.
 EXPECTED = [
-    ('requests', 15, 'a double click, replays, a misuse, retries'),
+    ('requests', 18, 'a double click, replays, misuses, retries'),
     ('acquirer calls', 9, 'one for each payment, and two retries'),
     ('captures', 6, 'both retries met a key that was known'),
     ('payments AUTHORIZED', 6, 'one for each thing that was paid for'),
@@ -140,6 +140,25 @@ def other_amount(cast):
     expect('it was answered 409', answer.status, 409)
     expect('the 409 says idempotency_key_reused', answer.code(), 'idempotency_key_reused')
     expect('the acquirer was not called again', len(acquirer_calls(cast, 'asha-1')), 1)
+    terminal.line()
+    terminal.say('Another app sends no key at all, and a third one sends half a string.')
+    codes = []
+    for key in (None, '"asha'):
+        show_request(asha, key, 'databases', 4900)
+        answer = asha.pay(key, 'databases', 4900)
+        show_answer(answer)
+        codes.append((answer.status, answer.code()))
+    terminal.line()
+    expect('both were answered 400, and told why', codes,
+           [(400, 'idempotency_key_missing'), (400, 'idempotency_key_malformed')])
+    terminal.line()
+    terminal.say("""The draft of the header wants its key in double quotes, which many leave out. It is the same
+        key with and without.""")
+    show_request(asha, '"asha-1"', 'databases', 9900)
+    answer = asha.pay('"asha-1"', 'databases', 9900)
+    show_answer(answer)
+    terminal.line()
+    expect('it was answered as before', answer.stored(), cast.first_answer.stored())
 
 
 def declined(cast):

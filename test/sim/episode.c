@@ -117,8 +117,8 @@ arrived(const World *world, Mode mode, int key)
 }
 
 /*
- * Adds the calm end: no more faults, clients retry, the sweep and an operator do
- * their work.  Each record has to be answered; then, when no new key is used,
+ * Adds the calm end: no more faults, clients retry or the sweeper of unfinished
+ * work goes on, the sweep and an operator do their work.  Each record has to be answered; then, when no new key is used,
  * each has to expire.
  */
 void

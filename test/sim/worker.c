@@ -41,7 +41,7 @@ begin_request(World *world, Worker *worker, Random *random)
 		.hash = calm && row->present ? row->hash
 			: random_chance(random, (uint32_t) config->other_hash) ? OTHER_HASH : USUAL_HASH,
 		.repeatable_read = world->store.txs[tx].repeatable_read,
-		.stale = random_chance(random, 200),
+		.stale = random_chance(random, calm && !config->clients_return ? 1000 : 200),
 		.window = random_chance(random, 100) ? 0 : config->window[key],
 		.one_transaction = random_chance(random, config->style[key] == STYLE_LOCAL ? 500 : 10),
 		.claim_real = world->real,

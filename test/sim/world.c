@@ -33,7 +33,8 @@ draw_config(Config *config, Random *random)
 	config->grace = config->transit + 2 * config->jitter + random_between(random, 0, 1) * TICK + 1;
 	config->response_retention = random_between(random, 2, 40) * TICK;
 	config->record_retention = config->response_retention + random_between(random, 0, 20) * TICK;
-	config->max_tries = (int) random_between(random, 1, 5);
+	config->max_tries = (int) random_between(random, 1, 8);
+	config->clients_return = random_chance(random, 700);
 
 	config->die = quiet ? 0 : (int) random_between(random, 0, 20);
 	config->crash = quiet ? 0 : (int) random_between(random, 0, 4);

@@ -103,6 +103,7 @@ typedef struct Config
 	int64_t		response_retention;
 	int64_t		record_retention;
 	int			max_tries;
+	bool		clients_return;	/* else the sweeper alone ends what was begun */
 
 	/* per mille */
 	int			die;

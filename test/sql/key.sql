@@ -14,7 +14,7 @@ RESET client_min_messages;
 --
 SELECT header, '<' || idem_key(header) || '>' AS key
   FROM unnest(ARRAY['abc', '"abc"', ' abc ', E'\t"abc"\t', '"a b"', 'a b', '"a\"b"', '"a\\b"', '"\\"', '"\""', 'a"b', 'a\b', 'abc"', '" abc "', '8e03978e-40d5-43dd-bc93-6894a57f9324',
-	'"8e03978e-40d5-43dd-bc93-6894a57f9324"', '''abc''', '?1', ':YWJj:', 'a;b=c', 'a,b', '"a;b,c"', 'a', '"a"']) WITH ORDINALITY AS t(header, n) ORDER BY n;
+	'"8e03978e-40d5-43dd-bc93-6894a57f9324"', '''abc''', '?1', ':YWJj:', 'a;b=c', 'a,b', '"a;b,c"', 'a', '"a"', U&'\00e9']) WITH ORDINALITY AS t(header, n) ORDER BY n;
 -- bare and quoted are one key
 SELECT idem_key('abc') = idem_key('"abc"') AS one_key, idem_key(NULL) IS NULL AS null;
 SELECT length(idem_key(repeat('k', 255))) AS bare, length(idem_key('"' || repeat('k', 255) || '"')) AS quoted, length(idem_key('"' || repeat('\\', 255) || '"')) AS escaped, length(idem_key(repeat(' ', 10000) || 'k')) AS spaces;
@@ -42,7 +42,8 @@ SELECT what || E'\n  ' || pg_temp.refused(format('SELECT idem_key(%s)', argument
 	(18, 'U+0085', 'U&''a\0085'''),
 	(19, 'line feed at the end', 'E''abc\n'''),
 	(20, 'not UTF-8', 'E''\xff'''),
-	(21, '4,000 bytes that do not compress', '(SELECT string_agg(md5(n::text), '''') FROM generate_series(1, 125) AS n)')) AS t(n, what, argument)
+	(21, 'not ASCII, in quotes', 'U&''"\00e9"'''),
+	(22, '4,000 bytes that do not compress', '(SELECT string_agg(md5(n::text), '''') FROM generate_series(1, 125) AS n)')) AS t(n, what, argument)
  ORDER BY n;
 \pset tuples_only off
 \pset format aligned

@@ -67,7 +67,16 @@ SELECT attempt FROM idem_try_insert('owner', 'call, again', sha256('one'), call_
 SELECT idem_before_call('owner', 'call, again', :attempt, '10 s') IS NOT NULL AS marked;
 SELECT pg_temp.age('owner', 'call, again', '1 h') \g /dev/null
 SELECT pg_temp.refused(format('SELECT idem_before_call(''owner'', ''call, again'', %s, ''10 s'')', :attempt)) :ask
--- no time is lost while the mark and the completion are two transactions
+-- nor may an attempt whose lease is over call when as many have ended as may
+SET idem.max_tries = 1;
+SELECT attempt FROM idem_try_insert('owner', 'call, last try', sha256('one')) \gset
+SELECT idem_before_call('owner', 'call, last try', :attempt, '10 s', '2 h') IS NOT NULL AS marked;
+SELECT pg_temp.age('owner', 'call, last try', '1 h') \g /dev/null
+SELECT pg_temp.refused(format('SELECT idem_before_call(''owner'', ''call, last try'', %s, ''10 s'')', :attempt)) :ask
+SELECT left(pg_temp.refused(format('SELECT idem_yield(''owner'', ''call, last try'', %s)', :attempt)), 5);
+RESET idem.max_tries;
+SELECT idem_before_call('owner', 'call, last try', :attempt, '10 s') IS NOT NULL AS marked;
+-- the mark and the completion are two transactions
 BEGIN;
 SELECT attempt FROM idem_try_insert('owner', 'call, spanned', sha256('one')) \gset
 SELECT idem_before_call('owner', 'call, spanned', :attempt, '10 s') IS NOT NULL AS marked;
@@ -148,6 +157,12 @@ SELECT state, yielded, lease_expires_at <= clock_timestamp() AS over FROM idem.i
 SELECT outcome, attempt > :attempt AS later_attempt, resource_id = :'resource_id' AS same_resource, context FROM idem_try_insert('owner', 'yield', sha256('one'));
 SELECT yielded, tries FROM pg_temp.times('yield');
 SELECT pg_temp.refused(format('SELECT idem_yield(''owner'', ''yield'', %s)', :attempt)) :ask
+-- in the transaction that yielded, too
+BEGIN;
+SELECT attempt FROM idem_try_insert('owner', 'yield, at once', sha256('one')) \gset
+SELECT changed FROM idem_yield('owner', 'yield, at once', :attempt);
+SELECT outcome, attempt > :attempt AS later_attempt FROM idem_try_insert('owner', 'yield, at once', sha256('one'));
+COMMIT;
 -- so it never becomes UNKNOWN for that
 SET idem.max_tries = 1;
 \set try_and_yield 'SELECT outcome, attempt FROM idem_try_insert(\'owner\', \'yield, often\', sha256(\'one\')) \\gset \\\\ SELECT :\'outcome\' AS outcome, changed FROM idem_yield(\'owner\', \'yield, often\', :attempt);'

@@ -77,6 +77,11 @@ SELECT pg_temp.answered('large', '10 days');
 RESET idem.max_response_bytes;
 SELECT pg_temp.age('sweep', 'large', '73 h') \g /dev/null
 SELECT outcome FROM idem_try_insert('sweep', 'large', sha256('one'));
+SELECT * FROM idem_sweep();
+SELECT key, status, headers, context, size FROM pg_temp.kept;
+SELECT response_digest FROM idem.idempotency;
+SELECT outcome, body_kept FROM idem_try_insert('sweep', 'large', sha256('one'));
+SELECT * FROM idem_sweep();
 DELETE FROM idem.idempotency;
 
 --
