@@ -29,7 +29,8 @@ OBJS = \
 	src/idem_uuid.o \
 	src/record_answer.o \
 	src/record_rules.o \
-	src/record_store.o
+	src/record_store.o \
+	src/record_valid.o
 
 REGRESS = $(patsubst test/sql/%.sql,%,$(sort $(wildcard test/sql/*.sql)))
 REGRESS_OPTS = --inputdir=test --encoding=UTF8 --no-locale

@@ -9,7 +9,6 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 use Idem::Cluster;
-use Idem::Wait;
 
 use constant JDBC => '/usr/share/java/postgresql.jar';
 

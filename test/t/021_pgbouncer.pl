@@ -16,6 +16,7 @@ use strict;
 use warnings FATAL => 'all';
 
 use File::Basename;
+use IPC::Run ();
 use PostgreSQL::Test::Utils;
 use Test::More;
 

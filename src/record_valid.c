@@ -1,0 +1,96 @@
+/*-------------------------------------------------------------------------
+ *
+ * record_valid.c
+ *		The CHECK of idempotency records.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "utils/builtins.h"
+#include "utils/typcache.h"
+
+#include "compat.h"
+
+/* columns of idem.idempotency, in its order; those added later come behind */
+enum
+{
+	COL_REQUEST_HASH = 2,
+	COL_STATE = 4,
+	COL_CALL_XID = 8,
+	COL_CALL_STARTED_AT = 13,
+	COL_CALL_DEADLINE = 14,
+	COL_UNKNOWN_AT = 19,
+	COL_VERDICT = 22,
+	COL_RESPONSE_STATUS = 23,
+	COL_RESPONSE_HEADERS = 24,
+	COL_RESPONSE_SIZE = 26,
+	COL_COMPLETED_AT = 28,
+	COL_RESPONSE_EXPIRES_AT = 29,
+	COL_EXPIRES_AT = 30
+};
+
+#define HASH_MIN_BYTES		16
+#define HASH_MAX_BYTES		64
+
+static bool
+text_is(Datum value, const char *word)
+{
+	text	   *t = DatumGetTextPP(value);
+	Size		len = strlen(word);
+
+	return VARSIZE_ANY_EXHDR(t) == len && memcmp(VARDATA_ANY(t), word, len) == 0;
+}
+
+/* What belongs to each state. */
+static bool
+state_valid(const Datum *values, const bool *nulls)
+{
+	if (text_is(values[COL_STATE], "COMPLETED"))
+		return !nulls[COL_COMPLETED_AT] && !nulls[COL_RESPONSE_STATUS] &&
+			!nulls[COL_RESPONSE_HEADERS] && !nulls[COL_RESPONSE_SIZE] &&
+			!nulls[COL_RESPONSE_EXPIRES_AT] &&
+			(nulls[COL_VERDICT] || text_is(values[COL_VERDICT], "completed") ||
+			 text_is(values[COL_VERDICT], "not_applied"));
+
+	if (!nulls[COL_COMPLETED_AT] || !nulls[COL_VERDICT])
+		return false;
+	if (text_is(values[COL_STATE], "UNKNOWN"))
+		return !nulls[COL_UNKNOWN_AT] && nulls[COL_EXPIRES_AT];
+	return text_is(values[COL_STATE], "IN_PROGRESS");
+}
+
+/*
+ * record_valid(record idem.idempotency) -> boolean
+ *
+ * Whether a record is one that the functions can work with.  Stands in the CHECK
+ * of the table; touches no other.
+ */
+PG_FUNCTION_INFO_V1(record_valid);
+Datum
+record_valid(PG_FUNCTION_ARGS)
+{
+	HeapTupleHeader record = PG_GETARG_HEAPTUPLEHEADER(0);
+	TupleDesc	tupdesc = lookup_rowtype_tupdesc(HeapTupleHeaderGetTypeId(record),
+												 HeapTupleHeaderGetTypMod(record));
+	HeapTupleData tuple = {0};
+	Datum	   *values = palloc(sizeof(Datum) * tupdesc->natts);
+	bool	   *nulls = palloc(sizeof(bool) * tupdesc->natts);
+	Size		hash_bytes;
+	bool		valid;
+
+	tuple.t_len = HeapTupleHeaderGetDatumLength(record);
+	tuple.t_data = record;
+	heap_deform_tuple(&tuple, tupdesc, values, nulls);
+	ReleaseTupleDesc(tupdesc);
+
+	hash_bytes = VARSIZE_ANY_EXHDR(DatumGetByteaPP(values[COL_REQUEST_HASH]));
+	valid = hash_bytes >= HASH_MIN_BYTES && hash_bytes <= HASH_MAX_BYTES &&
+		nulls[COL_CALL_STARTED_AT] == nulls[COL_CALL_DEADLINE] &&
+		nulls[COL_CALL_STARTED_AT] == nulls[COL_CALL_XID] &&
+		state_valid(values, nulls);
+	PG_RETURN_BOOL(valid);
+}
