@@ -52,9 +52,9 @@ BEGIN
 		ORDER BY 1, 2
 		$sql$, target,
 		CASE target WHEN 'idem.idempotency'::regclass
-			THEN ', claim_xid, claimed_at, response_size, response_expires_at' ELSE '' END,
+			THEN ', claim_xid, claimed_at, response_size, response_expires_at, sweep_at' ELSE '' END,
 		CASE target WHEN 'idem.idempotency'::regclass
-			THEN $sql$, '3', now(), 300, $3 $sql$ ELSE '' END)
+			THEN $sql$, '3', now(), 300, $3, $3 $sql$ ELSE '' END)
 	USING first, last, expires_at;
 END
 $$;

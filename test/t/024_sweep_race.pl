@@ -9,7 +9,7 @@ use Test::More;
 
 use Idem::Cluster;
 
-use constant RECORDS => 3000;
+use constant RECORDS => 1000;
 
 my $node = Idem::Cluster->start_new('main', preload => 0, conf => "autovacuum = off\n");
 my ($owner, $sweeper, $other) = ($node->session, $node->session, $node->session);
@@ -58,8 +58,9 @@ BEGIN
 	END LOOP;
 END
 $$});
-$_->send(q{
-DO $$
+my $records = RECORDS;
+$_->send(<<"EOF_SQL") foreach $sweeper, $other;
+DO \$\$
 DECLARE
 	n bigint;
 BEGIN
@@ -67,10 +68,11 @@ BEGIN
 		SELECT records INTO n FROM idem_sweep(3);
 		INSERT INTO swept VALUES (n);
 		COMMIT;
-		EXIT WHEN (SELECT count(*) FROM called) + (SELECT count(*) FROM turned_away) = (SELECT count(*) FROM claimed);
+		EXIT WHEN n = 0 AND (SELECT count(*) FROM called) + (SELECT count(*) FROM turned_away) = $records;
 	END LOOP;
 END
-$$} =~ s/\(SELECT count\(\*\) FROM claimed\)/RECORDS/er) foreach $sweeper, $other;
+\$\$
+EOF_SQL
 is($_->answer->{sqlstate}, '', 'no session had an error') foreach $owner, $sweeper, $other;
 
 my ($called, $away, $swept) = map { $node->value($_) } 'SELECT count(*) FROM called', 'SELECT count(*) FROM turned_away', 'SELECT sum(records) FROM swept';
