@@ -567,7 +567,8 @@ COMMENT ON COLUMN idem.resolution.resolved_at IS 'when';
 --	lease		how long the claims count as alive, > 0; NULL: idem.lease
 --
 -- Mark calls with idem_before_call.  Never waits; on disk when the transaction
--- has committed, whatever synchronous_commit says.  Raises 22004, 22023, 25006.
+-- has committed, whatever synchronous_commit says.  Raises 22004, 22023, 25006,
+-- 40001.
 CREATE FUNCTION idem_claim_stale(
 	operation text,
 	max_rows integer DEFAULT 1,
@@ -650,7 +651,7 @@ COMMENT ON FUNCTION idem_step_key(text, text, integer) IS 'the idempotency key f
 --
 --	max_rows	1 to 10,000
 --
--- Raises 22004, 22023.
+-- Raises 22004, 22023, 40001.
 CREATE FUNCTION idem_sweep(
 	max_rows integer DEFAULT 1000,
 	OUT records bigint,

@@ -2,8 +2,9 @@
 """Idempotency records against the hand-written statements of a careful engineer.
 
 test/bench/run starts the server, sets PGHOST and PATH, and runs this.  Both
-sides of a figure take turns, round by round, so that what else the machine does
-falls on both; the figure is the median of the rounds' ratios.
+sides of a figure take turns, so that what else the machine does falls on both:
+with one client transaction by transaction, else round by round.  The figure is
+the median of the rounds' ratios.
 """
 
 import argparse
@@ -117,15 +118,18 @@ def psql(database, sql, *options):
 
 
 class Load:
-    """pgbench with a script of ours, as the ordinary user, from now until stopped."""
+    """pgbench with scripts of ours, as the ordinary user, from now until stopped.
+    Of several, each transaction draws one."""
 
-    def __init__(self, database, script, clients=1, seconds=None, transactions=None, rate=None, log=None):
+    def __init__(self, database, scripts, clients=1, seconds=None, transactions=None, rate=None, log=None):
         self.folder = tempfile.TemporaryDirectory(dir=os.environ['PGHOST'])
-        path = os.path.join(self.folder.name, 'script')
-        with open(path, 'w') as file:
-            file.write(script)
-        command = ['pgbench', '-n', '-U', 'shop', '-M', 'prepared', '-f', path,
+        command = ['pgbench', '-n', '-U', 'shop', '-M', 'prepared',
                    '-c', str(clients), '-j', str(min(clients, os.cpu_count()))]
+        for number, script in enumerate(scripts):
+            path = os.path.join(self.folder.name, f'script{number}')
+            with open(path, 'w') as file:
+                file.write(script)
+            command += ['-f', path]
         if seconds:
             command += ['-T', str(seconds)]
         if transactions:
@@ -154,13 +158,14 @@ class Load:
         if early:
             raise Failed(f'pgbench: {output}{errors}')
 
-    def latencies(self):
-        """Of each transaction that was logged, in milliseconds."""
+    def latencies(self, script=0):
+        """Of each transaction of a script, in milliseconds."""
         times = []
         for name in os.listdir(self.folder.name):
             if name.startswith('log'):
                 with open(os.path.join(self.folder.name, name)) as file:
-                    times += [int(line.split()[2]) / 1000 for line in file]
+                    lines = (line.split() for line in file)
+                    times += [int(line[2]) / 1000 for line in lines if line[3] == str(script)]
         return times
 
 
@@ -174,10 +179,10 @@ class Side:
     def round(self, clients, seconds):
         if self.before:
             self.before()
-        return self.scale * Load(self.database, self.script, clients, seconds=seconds).finish()
+        return self.scale * Load(self.database, [self.script], clients, seconds=seconds).finish()
 
     def warm_up(self, clients):
-        Load(self.database, self.script, clients, transactions=max(100 // self.scale, 1)).finish()
+        Load(self.database, [self.script], clients, transactions=max(100 // self.scale, 1)).finish()
 
 
 class Bench:
@@ -196,18 +201,28 @@ class Bench:
         self.figures.append(figure)
 
     def compare(self, name, ours, baseline, goal, clients=1):
-        """Rounds of both sides by turns."""
+        """Rounds of both sides, by turns or, where that can be, mixed."""
         pairs = []
+        mixed = clients == 1 and ours.script != baseline.script and ours.scale == baseline.scale == 1
         ours.warm_up(clients)
         baseline.warm_up(clients)
         for number in range(1, self.rounds + 1):
-            order = (ours, baseline) if number % 2 else (baseline, ours)
-            speeds = {side: side.round(clients, self.seconds) for side in order}
-            pairs.append((speeds[ours], speeds[baseline]))
-            say(f'{name}: round {number} of {self.rounds}: '
-                f'{speeds[ours]:.0f} against {speeds[baseline]:.0f} a second')
+            if mixed:
+                pair = self.mixed_round(ours, baseline)
+            else:
+                order = (ours, baseline) if number % 2 else (baseline, ours)
+                speeds = {side: side.round(clients, self.seconds) for side in order}
+                pair = speeds[ours], speeds[baseline]
+            pairs.append(pair)
+            say(f'{name}: round {number} of {self.rounds}: {pair[0]:.0f} against {pair[1]:.0f} a second')
         self.figure(name, *(statistics.median(column) for column in zip(*pairs)),
                     statistics.median(a / b for a, b in pairs), goal)
+
+    def mixed_round(self, ours, baseline):
+        """Transactions of both sides, in turns that are drawn by lot."""
+        load = Load(ours.database, [ours.script, baseline.script], seconds=2 * self.seconds, log=True)
+        load.finish()
+        return [1000 / middle_mean(load.latencies(script)) for script in (0, 1)]
 
     def database(self, name):
         psql('postgres', f'CREATE DATABASE {name}')
@@ -302,9 +317,9 @@ class Bench:
 
     def claims(self, swept):
         """One round of claims; their latencies."""
-        sweeper = Load('swept', SWEEP, seconds=3600) if swept else None
+        sweeper = Load('swept', [SWEEP], seconds=3600) if swept else None
         try:
-            load = Load('swept', CLAIM_ONLY, clients=4, seconds=self.seconds, rate=CLAIMS_PER_SECOND, log=True)
+            load = Load('swept', [CLAIM_ONLY], clients=4, seconds=self.seconds, rate=CLAIMS_PER_SECOND, log=True)
             load.finish()
         finally:
             if sweeper:
@@ -314,6 +329,14 @@ class Bench:
 
 def plural(number, noun):
     return f'{number} {noun}' + ('' if number == 1 else 's')
+
+
+def middle_mean(values):
+    """Without the fastest and the slowest quarter: a stall is nobody's merit."""
+    if len(values) < 100:
+        raise Failed(f'{len(values)} transactions in a round are too few to compare')
+    values = sorted(values)
+    return statistics.fmean(values[len(values) // 4:-(len(values) // 4)])
 
 
 def p99(values):

@@ -99,8 +99,8 @@ def _response(body):
 
 
 def completions():
-    for name, body in (('the usual response', BODY), ('a big response', BIG_BODY), ('another response', b'else'), ('an empty response', b'')):
-        yield Event(f'complete, {name}', 'complete', 'http',
+    for name, body in (('the usual', BODY), ('a big', BIG_BODY), ('another', b'else'), ('an empty', b'')):
+        yield Event(f'complete, {name} response', 'complete', 'http',
                     f'SELECT * FROM idem_complete($where, $attempt, {STATUS}, {literal(body)}::bytea, {literal(HEADERS)})',
                     given=_response(body))
     yield Event('complete, another status', 'complete', 'http',

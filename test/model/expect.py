@@ -52,7 +52,7 @@ class Case:
             if event.kind == 'stale':
                 return '25006'
             verdict = table.READ_ONLY.get(verdict, verdict)
-        if column == 'sweep' and verdict == 'body' and self.before['response_body'] is None:
+        if verdict == 'response' and self.record.facts['response'] == 'swept':
             return '-'
         return verdict
 
@@ -138,8 +138,16 @@ class Case:
             else:
                 wanted = self.before[column]
             compare(found, f'column {column}', wanted, actual)
+        compare(found, 'sweep_at is not after what the sweep has to do', True, self.after['sweep_at'] <= self.due())
         compare(found, 'rows added to idem.resolution', int(verdict == 'settled'), self.resolutions)
         return found
+
+    def due(self):
+        """When the sweep has something to do with the row."""
+        times = [self.after['expires_at']]
+        if self.after['response_body'] is not None or self.after['response_digest'] is not None:
+            times.append(self.after['response_expires_at'])
+        return min((time for time in times if time), default=self.after['sweep_at'])
 
     # The answer
 

@@ -14,7 +14,6 @@ The record's owner at the start is the first session.
 
 import dataclasses
 import itertools
-import random
 
 LEVELS = ('RC', 'RR', 'SER')
 
@@ -123,45 +122,29 @@ def prepared():
                 yield History(f'prepared {call} of {start} {end} {level}', start,
                               ([f'begin RC + {call}', 'prepare', end], transaction(level, 'claim')))
         yield History(f'prepared {call} of {start}, many ask', start,
-                      ([f'begin RC + {call}', 'prepare', 'commit prepared'], ['claim', 'claim'], ['sweep', 'stale']))
+                      ([f'begin RC + {call}', 'prepare', 'commit prepared'], ['claim', 'claim other'], ['sweep', 'stale']))
+        yield History(f'prepared {call} of {start}, many look', start,
+                      ([f'begin RC + {call}', 'prepare', 'rollback prepared'], ['lookup', 'complete'], ['lookup', 'claim call']))
 
 
-# Calls for histories of all kinds: each is a statement of its own, or two in a
-# transaction.
-CALLS = ('claim', 'claim call', 'complete', 'yield', 'unknown', 'before', 'stale', 'sweep')
+# Calls for histories by lot: each is a statement of its own, or those before the
+# last are in a transaction.
+CALLS = ('claim', 'claim', 'claim call', 'claim other', 'complete', 'complete', 'yield', 'unknown', 'before',
+         'resolve', 'stale', 'sweep', 'lookup')
 STARTS = ('none', 'alive', 'over', 'over, called', 'expired', 'unknown', 'completed')
 
 
-def two_by_three(calls=('claim', 'claim call', 'complete', 'yield', 'unknown')):
-    """All histories of two sessions with three calls each: the last is commit or
-    rollback where the first two are in a transaction."""
-    plain = [list(chosen) for chosen in itertools.product(calls, repeat=3)]
-    grouped = [transaction('RC', *chosen, end=end) for chosen in itertools.product(calls, repeat=2)
+def all_of(count, length, calls=('claim', 'complete', 'yield')):
+    """All histories of some sessions with some of these calls each: every one by
+    itself, or in a transaction that ends with the last."""
+    plain = [list(chosen) for chosen in itertools.product(calls, repeat=length)]
+    grouped = [transaction('RC', *chosen, end=end) for chosen in itertools.product(calls, repeat=length - 1)
                for end in ('commit', 'rollback')]
     for start in STARTS:
-        for sessions in itertools.product(plain + grouped, repeat=2):
-            yield History(f'2 × 3 from {start}', start, sessions)
-
-
-def three_by_two(calls=CALLS):
-    plain = [list(chosen) for chosen in itertools.product(calls, repeat=2)]
-    grouped = [transaction('RC', call, end=end) for call in calls for end in ('commit', 'rollback')]
-    for start in STARTS:
-        for sessions in itertools.product(plain + grouped, repeat=3):
-            yield History(f'3 × 2 from {start}', start, sessions)
-
-
-def random_history(source, seeded):
-    """One of all kinds, of any level, by lot."""
-    sessions = []
-    count, length = source
-    for _ in range(count):
-        calls = [seeded.choice(CALLS) for _ in range(length)]
-        if seeded.random() < 0.6:
-            calls = transaction(seeded.choice(LEVELS), *calls[:-1], end=seeded.choice(('commit', 'commit', 'rollback')))
-        sessions.append(calls)
-    start = seeded.choice(STARTS)
-    return History(f'{count} × {length} from {start}', start, tuple(sessions))
+        # The first session owns the record; the others are alike, so that their order is none.
+        for others in itertools.combinations_with_replacement(plain + grouped, count - 1):
+            for first in plain + grouped:
+                yield History(f'{count} × {length} from {start}', start, (first, *others))
 
 
 def named():
@@ -169,8 +152,14 @@ def named():
     return [*first_claims(), *claim_meets(), *owners_meet(), *in_between(), *inside(), *prepared()]
 
 
-def by_lot(seed):
-    """Endless histories of 2 sessions × 3 calls and 3 × 2."""
-    seeded = random.Random(seed)
-    while True:
-        yield random_history(seeded.choice(((2, 3), (3, 2))), seeded)
+def by_lot(seeded):
+    """One of 2 sessions × 3 calls or 3 × 2, with all kinds of calls and levels."""
+    count, length = seeded.choice(((2, 3), (3, 2)))
+    sessions = []
+    for _ in range(count):
+        calls = [seeded.choice(CALLS) for _ in range(length)]
+        if seeded.random() < 0.6:
+            calls = transaction(seeded.choice(LEVELS), *calls[:-1], end=seeded.choice(('commit', 'commit', 'rollback')))
+        sessions.append(calls)
+    start = seeded.choice(STARTS)
+    return History(f'{count} × {length} from {start}', start, tuple(sessions))

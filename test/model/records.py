@@ -84,7 +84,7 @@ class Record:
             'principal_id': PRINCIPAL, 'idempotency_key': self.name, 'request_hash': SAME,
             'operation': self.operation, 'state': facts['state'], 'tries': TRIES[facts['tries']],
             'claim_xid': '3', 'created_at': ('at', claimed - HOURS), 'claimed_at': ('at', claimed),
-            'lease_expires_at': ('at', lease), 'yielded': facts['yielded'], 'context': CONTEXT,
+            'lease_expires_at': ('at', lease), 'sweep_at': ('at', claimed), 'yielded': facts['yielded'], 'context': CONTEXT,
             'retention': None if facts['retention'] is None else f"{facts['retention']} seconds",
         }
         if facts['call'] != 'none':
@@ -120,13 +120,14 @@ def _call(facts, claimed):
 
 def _response(facts):
     """Columns of a record that is completed."""
-    body = BIG_BODY if facts['response'] == 'not kept' else BODY
-    over = facts['expired'] or facts['response'] in ('expired', 'swept')
+    kept = not facts['response'].endswith('not kept')
+    body = BODY if kept else BIG_BODY
+    over = facts['expired'] or facts['response'] in ('expired', 'expired, not kept', 'swept')
     return {
         'completed_at': ('at', -5 * HOURS), 'verdict': facts['verdict'], 'response_status': STATUS,
         'response_headers': HEADERS, 'response_size': len(body),
         'response_body': BODY if facts['response'] in ('kept', 'expired') else None,
-        'response_digest': hashlib.sha256(body).digest() if facts['response'] == 'not kept' else None,
+        'response_digest': None if kept else hashlib.sha256(body).digest(),
         'response_expires_at': ('at', -1 * HOURS if over else 45 * HOURS),
         'expires_at': ('at', -30 * MINUTES if facts['expired'] else 85 * HOURS),
     }

@@ -7,6 +7,7 @@ import time
 from psycopg import pq
 
 PATIENCE = 10                           # seconds until an answer counts as lost
+CLAIM_LIMIT = 0.2                       # seconds that a claim may take
 
 
 class Failure(Exception):
@@ -14,13 +15,14 @@ class Failure(Exception):
 
 
 class Answer:
-    """Rows of the last statement as lists of text, and the SQLSTATE of an error."""
+    """Rows of the last statement as text, and the SQLSTATE and hint of an error."""
 
     def __init__(self, results):
-        self.error, self.rows = None, []
+        self.error, self.hint, self.rows = None, None, []
         for result in results:
             if result.status == pq.ExecStatus.FATAL_ERROR:
                 self.error = result.error_field(pq.DiagnosticField.SQLSTATE).decode()
+                self.hint = result.error_field(pq.DiagnosticField.MESSAGE_HINT)
                 self.message = result.error_message.decode()
             elif result.status == pq.ExecStatus.TUPLES_OK:
                 names = [result.fname(number).decode() for number in range(result.nfields)]
@@ -71,7 +73,14 @@ class Session:
             raise Failure(f'{sql}: {answer.message if answer else "no answer"}')
         return answer.rows
 
+    def cancel(self):
+        """Ends what was sent and has no answer yet."""
+        if self.connection.transaction_status == pq.TransactionStatus.ACTIVE:
+            self.connection.get_cancel().cancel()
+
     def leave(self):
         """Ends what transaction there is."""
+        if self.answer(PATIENCE) is None:
+            raise SystemExit(f'session {self.pid} does not come back')
         if self.connection.transaction_status != pq.TransactionStatus.IDLE:
             self.execute('ROLLBACK')

@@ -20,7 +20,7 @@ FACTS = {
     'mine': (False, True),             # claimed in the asking transaction
     'call_here': (False, True),        # call marked in the asking transaction
     'grace': ('over', 'running'),      # call_deadline + idem.call_grace
-    'response': ('kept', 'not kept', 'expired', 'swept'),
+    'response': ('kept', 'not kept', 'expired', 'expired, not kept', 'swept'),
     'verdict': (None, 'completed', 'not_applied'),
 }
 
@@ -50,7 +50,7 @@ ATTEMPTS_LEFT = {
 CLASSES = (
     ('none', {'state': 'none'}),
     ('expired', {'expired': True}),
-    ('gone', {'state': 'COMPLETED', 'response': ('expired', 'swept')}),
+    ('gone', {'state': 'COMPLETED', 'response': ('expired', 'expired, not kept', 'swept')}),
     ('settled done', {'state': 'COMPLETED', 'verdict': 'completed'}),
     ('settled not', {'state': 'COMPLETED', 'verdict': 'not_applied'}),
     ('completed', {'state': 'COMPLETED'}),
@@ -74,24 +74,24 @@ CLASSES = (
 # A dash: nothing happens, and nothing or no row is answered.  "fenced", not
 # shown, is any of the owner's functions with another attempt: ID001 throughout.
 TABLE = """
-record         | claim         | other hash | complete | repeat   | mark_unknown | before_call | yield   | completed | not_applied | claim_stale | sweep   | lookup
-none           | STARTED       | STARTED    | ID001    | ID001    | ID001        | ID001       | ID001   | ID001     | ID001       | -           | -       | -
-expired        | STARTED       | STARTED    | ID001    | ID001    | ID001        | ID001       | ID001   | ID001     | ID001       | -           | deleted | -
-alive          | IN_PROGRESS   | MISMATCH   | done     | done     | unknown      | call        | yielded | ID002     | ID002       | -           | -       | IN_PROGRESS
-alive, too late| IN_PROGRESS   | MISMATCH   | done     | done     | unknown      | ID002       | yielded | ID002     | ID002       | -           | -       | IN_PROGRESS
-alive, calling | IN_PROGRESS   | MISMATCH   | ID003    | ID003    | unknown      | call        | yielded | ID002     | ID002       | -           | -       | IN_PROGRESS
-mine           | ALREADY_YOURS | MISMATCH   | done     | done     | unknown      | call        | yielded | ID002     | ID002       | -           | -       | IN_PROGRESS
-mine, calling  | ALREADY_YOURS | MISMATCH   | ID003    | ID003    | unknown      | call        | yielded | ID002     | ID002       | -           | -       | IN_PROGRESS
-over           | RESUMED       | MISMATCH   | done     | done     | unknown      | call        | no-op   | ID002     | ID002       | RESUMED     | -       | IN_PROGRESS
-mine, over     | ALREADY_YOURS | MISMATCH   | done     | done     | unknown      | call        | no-op   | ID002     | ID002       | -           | -       | IN_PROGRESS
-mine, yielded  | RESUMED       | MISMATCH   | done     | done     | unknown      | call        | no-op   | ID002     | ID002       | -           | -       | IN_PROGRESS
-uncertain      | BECOMES       | MISMATCH   | done     | done     | unknown      | ID002       | ID002   | ID002     | ID002       | BECOMES     | -       | IN_PROGRESS
-unknown, early | UNKNOWN       | MISMATCH   | done     | done     | no-op        | ID002       | ID002   | ID002     | ID002       | -           | -       | UNKNOWN
-unknown        | UNKNOWN       | MISMATCH   | done     | done     | no-op        | ID002       | ID002   | settled   | settled     | -           | -       | UNKNOWN
-completed      | REPLAY        | MISMATCH   | ID002    | repeated | ID002        | ID002       | ID002   | ID002     | ID002       | -           | -       | REPLAY
-settled done   | REPLAY        | MISMATCH   | ID002    | ID002    | ID002        | ID002       | ID002   | repeated  | ID002       | -           | -       | REPLAY
-settled not    | REPLAY        | MISMATCH   | ID002    | ID002    | ID002        | ID002       | ID002   | ID002     | repeated    | -           | -       | REPLAY
-gone           | RESULT_GONE   | MISMATCH   | ID002    | ID002    | ID002        | ID002       | ID002   | ID002     | ID002       | -           | body    | RESULT_GONE
+record          | claim         | other hash | complete | repeat   | mark_unknown | before_call | yield   | completed | not_applied | claim_stale | sweep    | lookup
+none            | STARTED       | STARTED    | ID001    | ID001    | ID001        | ID001       | ID001   | ID001     | ID001       | -           | -        | -
+expired         | STARTED       | STARTED    | ID001    | ID001    | ID001        | ID001       | ID001   | ID001     | ID001       | -           | deleted  | -
+alive           | IN_PROGRESS   | MISMATCH   | done     | done     | unknown      | call        | yielded | ID002     | ID002       | -           | -        | IN_PROGRESS
+alive, too late | IN_PROGRESS   | MISMATCH   | done     | done     | unknown      | ID002       | yielded | ID002     | ID002       | -           | -        | IN_PROGRESS
+alive, calling  | IN_PROGRESS   | MISMATCH   | ID003    | ID003    | unknown      | call        | yielded | ID002     | ID002       | -           | -        | IN_PROGRESS
+mine            | ALREADY_YOURS | MISMATCH   | done     | done     | unknown      | call        | yielded | ID002     | ID002       | -           | -        | IN_PROGRESS
+mine, calling   | ALREADY_YOURS | MISMATCH   | ID003    | ID003    | unknown      | call        | yielded | ID002     | ID002       | -           | -        | IN_PROGRESS
+over            | RESUMED       | MISMATCH   | done     | done     | unknown      | call        | no-op   | ID002     | ID002       | RESUMED     | -        | IN_PROGRESS
+mine, over      | ALREADY_YOURS | MISMATCH   | done     | done     | unknown      | call        | no-op   | ID002     | ID002       | -           | -        | IN_PROGRESS
+mine, yielded   | RESUMED       | MISMATCH   | done     | done     | unknown      | call        | no-op   | ID002     | ID002       | -           | -        | IN_PROGRESS
+uncertain       | BECOMES       | MISMATCH   | done     | done     | unknown      | ID002       | ID002   | ID002     | ID002       | BECOMES     | -        | IN_PROGRESS
+unknown, early  | UNKNOWN       | MISMATCH   | done     | done     | no-op        | ID002       | ID002   | ID002     | ID002       | -           | -        | UNKNOWN
+unknown         | UNKNOWN       | MISMATCH   | done     | done     | no-op        | ID002       | ID002   | settled   | settled     | -           | -        | UNKNOWN
+completed       | REPLAY        | MISMATCH   | ID002    | repeated | ID002        | ID002       | ID002   | ID002     | ID002       | -           | -        | REPLAY
+settled done    | REPLAY        | MISMATCH   | ID002    | ID002    | ID002        | ID002       | ID002   | repeated  | ID002       | -           | -        | REPLAY
+settled not     | REPLAY        | MISMATCH   | ID002    | ID002    | ID002        | ID002       | ID002   | ID002     | repeated    | -           | -        | REPLAY
+gone            | RESULT_GONE   | MISMATCH   | ID002    | ID002    | ID002        | ID002       | ID002   | ID002     | ID002       | -           | response | RESULT_GONE
 """
 
 # What a verdict does to the record; columns that are not named stay as they
@@ -106,11 +106,12 @@ VERDICTS = {
         'yielded': False, 'context': 'given', 'retention': 'given', 'unknown_at': None, 'unknown_reason': None,
         'external_ref': None, 'verdict': None, 'response_status': None, 'response_headers': None,
         'response_body': None, 'response_size': None, 'response_digest': None, 'completed_at': None,
-        'response_expires_at': None, 'expires_at': 'lease + retention',
+        'response_expires_at': None, 'expires_at': 'lease + retention', 'sweep_at': 'any',
     },
     'RESUMED': {
         'attempt': 'new', 'tries': 'ended', 'claim_xid': 'here', 'claimed_at': 'now',
         'lease_expires_at': 'now + lease', 'yielded': False, 'expires_at': 'lease + retention, or never',
+        'sweep_at': 'any',
     },
     'BECOMES': {
         'state': 'UNKNOWN', 'tries': 'ended', 'unknown_at': 'now', 'unknown_reason': 'any', 'response_status': 202,
@@ -141,7 +142,7 @@ VERDICTS = {
     },
     'no-op': {},
     'repeated': {},
-    'body': {'response_body': None, 'response_headers': 'any', 'context': 'any'},
+    'response': {'response_body': None, 'response_digest': None, 'response_headers': 'any', 'context': 'any', 'sweep_at': 'any'},
     'deleted': 'no row',
     '-': {},
 }

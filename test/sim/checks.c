@@ -179,9 +179,9 @@ check_leaves(World *world, const Worker *worker)
 	if (++record->calls_left > 1 && !is_set(row->facts.dedup_until))
 		broke(world, INVARIANT_call_once, "record %d: a call that can't be repeated leaves again",
 			  worker->record);
-	if (is_set(row->facts.dedup_until) &&
+	if (record->calls_left > 1 && is_set(row->facts.dedup_until) &&
 		world->real >= record->first_call_real + window + tolerance(world))
-		broke(world, INVARIANT_dedup_window, "record %d: a call leaves after the far side forgot the key",
+		broke(world, INVARIANT_dedup_window, "record %d: a call leaves again after the far side forgot the key",
 			  worker->record);
 }
 

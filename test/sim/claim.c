@@ -106,9 +106,9 @@ begin_claim(World *world, Worker *worker)
 
 	memset(&worker->claim, 0, sizeof(worker->claim));
 	worker->claim.now = server_now(world);
-	worker->claim.lease = config->lease;
+	worker->claim.lease = worker->lease;
 	worker->claim.call_timeout = config->style[worker->key] == STYLE_CLAIM_CALL && !worker->stale
-		? config->timeout : RECORD_TIME_UNSET;
+		? worker->timeout : RECORD_TIME_UNSET;
 	worker->claim.dedup_window = worker->window;
 	worker->claim.call_margin = config->margin;
 	worker->claim.record_retention = config->record_retention;

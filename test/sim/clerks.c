@@ -240,6 +240,13 @@ server_crash(World *world)
 		else
 			store_abort(store, tx);
 	}
+	if (FAULT == FAULT_sequence_lost)
+	{
+		world->attempts = 0;
+		for (int key = 0; key < MAX_KEYS; key++)
+			if (store_committed(store, key)->facts.attempt > world->attempts)
+				world->attempts = store_committed(store, key)->facts.attempt;
+	}
 	if (FAULT == FAULT_no_flush)
 		for (int key = 0; key < MAX_KEYS; key++)
 			if (store->keys[key].row_lock == NO_TX)

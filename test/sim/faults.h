@@ -40,6 +40,7 @@
 	F(no_second_look, "never-waits", "a claim inserts without looking again under the key's lock") \
 	F(lost_update, "one-owner", "snapshot isolation writes over what it did not see") \
 	F(no_flush, "one-owner", "a crash loses claims that were answered") \
+	F(sequence_lost, "attempts-grow", "a crash takes back attempt numbers that were told and not committed") \
 	F(call_late, "call-deadline", "an owner makes its call after the deadline") \
 	F(zombie_goes_on, "event-iff-completed", "an owner that is refused commits its business rows all the same") \
 	F(repeat_emits, "event-iff-completed", "an owner that repeats its completion emits its event again") \

@@ -79,7 +79,7 @@ ask_rules(World *world, Worker *worker, const Row *row)
 	{
 		case FUNCTION_BEFORE_CALL:
 			call.now = worker->now;
-			call.timeout = world->config.timeout;
+			call.timeout = worker->timeout;
 			call.dedup_window = worker->window;
 			call.call_margin = world->config.margin;
 			call.max_tries = world->config.max_tries;

@@ -43,6 +43,8 @@ begin_request(World *world, Worker *worker, Random *random)
 		.repeatable_read = world->store.txs[tx].repeatable_read,
 		.stale = random_chance(random, calm && !config->clients_return ? 1000 : 200),
 		.window = random_chance(random, 100) ? 0 : config->window[key],
+		.timeout = random_chance(random, 700) ? config->timeout : random_between(random, 1, 12) * TICK,
+		.lease = random_chance(random, 700) ? config->lease : random_between(random, 1, 30) * TICK,
 		.one_transaction = random_chance(random, config->style[key] == STYLE_LOCAL ? 500 : 10),
 		.claim_real = world->real,
 	};
@@ -117,7 +119,7 @@ won(World *world, Worker *worker)
 	worker->lease_expires_at = worker->decision.lease_expires_at;
 	worker->record = worker->row.record;
 	worker->marked = worker->decision.marks_call;
-	worker->leave_by = worker->claim_real + world->config.timeout;
+	worker->leave_by = worker->claim_real + worker->timeout;
 	if (worker->decision.outcome == RECORD_OUTCOME_STARTED)
 	{
 		world->store.txs[worker->tx].business.record = worker->record;
@@ -193,7 +195,7 @@ claim_committed(World *world, Worker *worker)
 
 /* A function of the owner is committed, and the worker hears of it. */
 static void
-function_committed(World *world, Worker *worker)
+function_committed(Worker *worker)
 {
 	worker->tx = NO_TX;
 	worker->pc = PC_WORK;
@@ -204,7 +206,7 @@ function_committed(World *world, Worker *worker)
 			worker->gave_up = false;
 			worker->left = false;
 			worker->answer = ANSWER_NONE;
-			worker->leave_by = worker->function_real + world->config.timeout;
+			worker->leave_by = worker->function_real + worker->timeout;
 			break;
 		case FUNCTION_COMPLETE:
 			worker->completed = true;
@@ -223,7 +225,7 @@ committed(World *world, Worker *worker)
 	if (worker->function == FUNCTION_NONE)
 		claim_committed(world, worker);
 	else
-		function_committed(world, worker);
+		function_committed(worker);
 }
 
 /* Commits, or prepares and leaves the rest to somebody else. */

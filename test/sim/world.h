@@ -94,8 +94,8 @@ typedef struct Config
 	int			workers;
 	Style		style[MAX_KEYS];
 	int64_t		window[MAX_KEYS];	/* deduplication; 0: none */
-	int64_t		lease;
-	int64_t		timeout;
+	int64_t		lease;			/* most claims' */
+	int64_t		timeout;		/* most calls' */
 	int64_t		margin;
 	int64_t		jitter;			/* how far the server's clock is off, at most */
 	int64_t		transit;		/* longest way of a call to the acquirer */
@@ -223,6 +223,8 @@ typedef struct Worker
 	bool		one_transaction;	/* claim and completion share it */
 	bool		stale;			/* idem_claim_stale */
 	int64_t		window;			/* deduplication that it counts on; 0: none */
+	int64_t		timeout;		/* of its calls */
+	int64_t		lease;
 
 	/* the claim */
 	RecordClaim claim;

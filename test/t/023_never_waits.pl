@@ -10,6 +10,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 use Idem::Cluster;
+use Idem::Wait;
 
 use constant SESSIONS => 16;
 use constant AT_ONCE_MS => 200;
@@ -20,6 +21,8 @@ my @sessions = map { $node->session } 1 .. SESSIONS;
 my $hash = "decode(repeat('01', 32), 'hex')";
 my ($slowest, $calls) = (0, 0);
 
+# A call that waits after all does so for ever.
+$Idem::Wait::deadline = 10;
 # psql says how long it waited for each answer.
 $_->query('\timing on') foreach @sessions;
 

@@ -8,13 +8,14 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 use Idem::Cluster;
+use Idem::Wait;
 
 use constant RECORDS => 1000;
 
 my $node = Idem::Cluster->start_new('main', preload => 0, conf => "autovacuum = off\n");
 my ($owner, $sweeper, $other) = ($node->session, $node->session, $node->session);
 
-$node->value('CREATE TABLE called (idempotency_key text, attempt bigint); CREATE TABLE turned_away (idempotency_key text); CREATE TABLE swept (records int)');
+$node->value('CREATE TABLE todo (idempotency_key text, attempt bigint); CREATE TABLE called (idempotency_key text, attempt bigint); CREATE TABLE turned_away (idempotency_key text); CREATE TABLE swept (records int)');
 
 # Every record in progress has expired by the clock of the sweepers, who are ten
 # days ahead, and is alive by that of its owners.
@@ -39,25 +40,30 @@ foreach my $level ('REPEATABLE READ', 'SERIALIZABLE')
 	$owner->query('DELETE FROM idem.idempotency');
 }
 
-# 2. Many records: an owner renews one after the other, in an order of its own,
-# while two sweepers work through all of them.
+# 2. Many records: an owner renews one after the other, several in a transaction,
+# while two sweepers work through all of them in the same order.
 $owner->query("SELECT count(*) FROM generate_series(1, @{[RECORDS]}) AS n, LATERAL idem_try_insert('p', 'k' || n, decode(repeat('01', 32), 'hex'), 'race')");
+$owner->query('INSERT INTO todo SELECT idempotency_key, attempt FROM idem.idempotency');
 $owner->send(q{
 DO $$
 DECLARE
 	r record;
 BEGIN
-	FOR r IN SELECT idempotency_key AS key, attempt FROM idem.idempotency ORDER BY hashtext(idempotency_key) LOOP
+	FOR r IN SELECT idempotency_key AS key, attempt FROM todo ORDER BY attempt LOOP
 		BEGIN
 			PERFORM idem_before_call('p', r.key, r.attempt, '1 h');
 			INSERT INTO called VALUES (r.key, r.attempt);
 		EXCEPTION WHEN SQLSTATE 'ID001' THEN
 			INSERT INTO turned_away VALUES (r.key);
 		END;
-		COMMIT;
+		IF r.attempt % 10 = 0 THEN
+			COMMIT;
+		END IF;
 	END LOOP;
 END
 $$});
+# The owner has a start, so that the sweepers meet it at its work.
+wait_until('the owner is at work', sub { return $node->value('SELECT count(*) > 0 FROM called') eq 't' });
 my $records = RECORDS;
 $_->send(<<"EOF_SQL") foreach $sweeper, $other;
 DO \$\$
@@ -65,7 +71,7 @@ DECLARE
 	n bigint;
 BEGIN
 	LOOP
-		SELECT records INTO n FROM idem_sweep(3);
+		SELECT records INTO n FROM idem_sweep(1);
 		INSERT INTO swept VALUES (n);
 		COMMIT;
 		EXIT WHEN n = 0 AND (SELECT count(*) FROM called) + (SELECT count(*) FROM turned_away) = $records;
