@@ -10,13 +10,19 @@
  */
 #include "postgres.h"
 
+#include "access/relation.h"
 #include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/namespace.h"
 #include "catalog/pg_type.h"
 #include "common/hashfn.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "storage/bufmgr.h"
 #include "storage/lock.h"
 #include "utils/builtins.h"
+#include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 #include "utils/xid8.h"
@@ -335,6 +341,24 @@ set_pointer(Datum *value, char *isnull, const void *pointer)
 }
 
 /*
+ * An attempt number that was told must not come again, not even when the server
+ * crashes before this transaction commits.  The sequence logs its numbers in
+ * advance, so that there is something to flush for a few of them only.
+ */
+static void
+flush_attempts(void)
+{
+	Oid			relid = RangeVarGetRelid(makeRangeVar("idem", "attempt", -1), AccessShareLock, false);
+	Relation	sequence = relation_open(relid, NoLock);
+	Buffer		buffer = ReadBuffer(sequence, 0);
+	XLogRecPtr	lsn = BufferGetLSNAtomic(buffer);
+
+	ReleaseBuffer(buffer);
+	relation_close(sequence, NoLock);
+	XLogFlush(lsn);
+}
+
+/*
  * Runs one of the statements that give a record an owner, and takes over the
  * new attempt.  row holds what stays the same over attempts.
  */
@@ -377,6 +401,7 @@ own(SPIPlanPtr *plan, const char *sql, int expected, const RecordKey *key,
 	if (run(plan, sql, 2 + NOWNED, types, values, nulls, false, expected) == 0)
 		return false;
 	row->facts.attempt = DatumGetInt64(column(1, &isnull));
+	flush_attempts();
 	return true;
 }
 
