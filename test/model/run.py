@@ -207,12 +207,16 @@ class Run:
 
     # The end
 
-    def check_row(self):
-        rows = self.driver.monitor.execute(fill(
-            "SELECT state, attempt, yielded, call_started_at IS NOT NULL AS called, verdict, "
+    def take_row(self):
+        """The record, which is gone then."""
+        return self.driver.monitor.execute(fill(
+            'DELETE FROM idem.idempotency WHERE (principal_id, idempotency_key) = ($where) RETURNING '
+            'state, attempt, yielded, call_started_at IS NOT NULL AS called, verdict, '
             "CASE WHEN lease_expires_at > clock_timestamp() THEN 'alive' ELSE 'over' END AS lease, "
-            "encode(response_body, 'escape') AS body "
-            'FROM idem.idempotency WHERE (principal_id, idempotency_key) = ($where)', self.record))
+            "encode(response_body, 'escape') AS body", self.record))
+
+    def check_row(self):
+        rows = self.take_row()
         wanted = self.model.committed
         if wanted is None or not rows:
             if rows or wanted is not None:
@@ -240,3 +244,4 @@ class Run:
             gid = gid_of(self.record, actor.name)
             if self.driver.monitor.execute(f"SELECT 1 FROM pg_prepared_xacts WHERE gid = '{gid}'"):
                 self.driver.monitor.execute(f"ROLLBACK PREPARED '{gid}'")
+        self.take_row()
