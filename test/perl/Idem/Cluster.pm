@@ -37,7 +37,8 @@ sub start_new
 	my ($class, $name, %options) = @_;
 	my $node = $class->new($name);
 
-	$node->init;
+	# whatever the machine's locale is
+	$node->init(extra => [ '--encoding=UTF8', '--locale=C.UTF-8' ]);
 	$node->append_conf('postgresql.conf', _configuration(%options));
 	$node->start;
 	$node->safe_psql('postgres', 'CREATE EXTENSION idem CASCADE')
