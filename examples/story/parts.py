@@ -24,6 +24,10 @@ PARTITIONS = 3
 PATIENCE = 30  # seconds that anything may take before the story gives up
 
 
+GROUPS_NOT_READY = (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE,
+                    KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
+
+
 class Failed(Exception):
     """The story can't go on, or something is not as it must be."""
 
@@ -287,10 +291,17 @@ class TopicReader:
         return sorted(records, key=lambda it: (it.timestamp()[1], it.partition(), it.offset()))
 
     def lag(self, group):
-        """How many records of the topic a consumer group has not committed yet."""
+        """How many records of the topic a consumer group has not committed yet; None: ask again."""
         consumer = Consumer({**self.conf, 'group.id': group})
         partitions = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
-        committed = consumer.committed(partitions, PATIENCE)
-        ends = [consumer.get_watermark_offsets(partition, PATIENCE)[1] for partition in committed]
-        consumer.close()
+        try:
+            committed = consumer.committed(partitions, PATIENCE)
+            ends = [consumer.get_watermark_offsets(partition, PATIENCE)[1] for partition in committed]
+        except KafkaException as error:
+            # a broker that has just started is still loading its groups
+            if error.args[0].code() in GROUPS_NOT_READY:
+                return None
+            raise
+        finally:
+            consumer.close()
         return sum(end - max(partition.offset, 0) for partition, end in zip(committed, ends))
