@@ -34,8 +34,6 @@
 
 #define USECS_PER_MS		INT64CONST(1000)
 
-#define HASH_MIN_BYTES		16
-#define HASH_MAX_BYTES		64
 
 /*
  * Each pass of a claim ends in a read or a win, unless a record went in between.
@@ -69,24 +67,16 @@ typedef struct Claim
 	RecordRow	row;			/* state RECORD_NONE: can't be seen */
 } Claim;
 
-static bool
-same_bytes(const bytea *a, const bytea *b)
-{
-	return a != NULL && b != NULL &&
-		VARSIZE_ANY_EXHDR(a) == VARSIZE_ANY_EXHDR(b) &&
-		memcmp(VARDATA_ANY(a), VARDATA_ANY(b), VARSIZE_ANY_EXHDR(a)) == 0;
-}
-
 static void
 check_hash(const bytea *hash, const char *name)
 {
 	int			bytes = VARSIZE_ANY_EXHDR(hash);
 
-	if (bytes < HASH_MIN_BYTES || bytes > HASH_MAX_BYTES)
+	if (bytes < RECORD_HASH_MIN_BYTES || bytes > RECORD_HASH_MAX_BYTES)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s has %d bytes", name, bytes),
-				 errdetail("It must have %d to %d.", HASH_MIN_BYTES, HASH_MAX_BYTES),
+				 errdetail("It must have %d to %d.", RECORD_HASH_MIN_BYTES, RECORD_HASH_MAX_BYTES),
 				 errhint("Use idem_hash, or the whole digest of another hash function.")));
 }
 
@@ -142,10 +132,10 @@ claim_args(FunctionCallInfo fcinfo, Claim *claim)
 static bool
 same_request(const Claim *claim)
 {
-	if (same_bytes(claim->row.request_hash, claim->request_hash))
+	if (record_same_bytes(claim->row.request_hash, claim->request_hash))
 		return true;
 	for (int i = 0; i < claim->naccepted; i++)
-		if (same_bytes(claim->row.request_hash, DatumGetByteaPP(claim->accepted[i])))
+		if (record_same_bytes(claim->row.request_hash, DatumGetByteaPP(claim->accepted[i])))
 			return true;
 	return false;
 }

@@ -272,13 +272,6 @@ sha256_of(bytea *bytes)
 	return DatumGetByteaPP(DirectFunctionCall1(sha256_bytea, PointerGetDatum(bytes)));
 }
 
-static bool
-same_bytes(const bytea *a, const bytea *b)
-{
-	return VARSIZE_ANY_EXHDR(a) == VARSIZE_ANY_EXHDR(b) &&
-		memcmp(VARDATA_ANY(a), VARDATA_ANY(b), VARSIZE_ANY_EXHDR(a)) == 0;
-}
-
 /* Whether a completed record holds this very response. */
 static bool
 same_response(const RecordRow *row, const RecordResponse *response)
@@ -289,8 +282,8 @@ same_response(const RecordRow *row, const RecordResponse *response)
 		compareJsonbContainers(&row->response_headers->root, &response->headers->root) != 0)
 		return false;
 	if (row->response_body != NULL)
-		return same_bytes(row->response_body, response->body);
-	return row->response_digest != NULL && same_bytes(row->response_digest, sha256_of(response->body));
+		return record_same_bytes(row->response_body, response->body);
+	return record_same_bytes(row->response_digest, sha256_of(response->body));
 }
 
 /* Stores a response: for how long, and how much of it. */

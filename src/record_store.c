@@ -167,6 +167,15 @@ run(SPIPlanPtr *plan, const char *sql, int nargs, Oid *types, Datum *values,
 	return SPI_processed;
 }
 
+/* Whether two byte strings are there and equal. */
+bool
+record_same_bytes(const bytea *a, const bytea *b)
+{
+	return a != NULL && b != NULL &&
+		VARSIZE_ANY_EXHDR(a) == VARSIZE_ANY_EXHDR(b) &&
+		memcmp(VARDATA_ANY(a), VARDATA_ANY(b), VARSIZE_ANY_EXHDR(a)) == 0;
+}
+
 /*
  * Raises the error for a statement that should have written a record and did
  * not: only the table's own triggers and rules can do that.

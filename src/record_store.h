@@ -19,6 +19,10 @@
 
 #include "record_rules.h"
 
+/* bytes of a request hash */
+#define RECORD_HASH_MIN_BYTES	16
+#define RECORD_HASH_MAX_BYTES	64
+
 /* who and which */
 typedef struct RecordKey
 {
@@ -69,6 +73,7 @@ typedef struct RecordUnknown
 	int32		status;			/* of the interim answer */
 } RecordUnknown;
 
+extern bool record_same_bytes(const bytea *a, const bytea *b);
 extern void record_not_written(void) pg_attribute_noreturn();
 extern bool record_look(const RecordKey *key, RecordRow *row);
 extern bool record_look_latest(const RecordKey *key, RecordRow *row);

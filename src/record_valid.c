@@ -14,6 +14,7 @@
 #include "utils/typcache.h"
 
 #include "compat.h"
+#include "record_store.h"
 
 /* columns of idem.idempotency, in its order; those added later come behind */
 enum
@@ -32,9 +33,6 @@ enum
 	COL_RESPONSE_EXPIRES_AT = 29,
 	COL_EXPIRES_AT = 30
 };
-
-#define HASH_MIN_BYTES		16
-#define HASH_MAX_BYTES		64
 
 static bool
 text_is(Datum value, const char *word)
@@ -88,7 +86,7 @@ record_valid(PG_FUNCTION_ARGS)
 	ReleaseTupleDesc(tupdesc);
 
 	hash_bytes = VARSIZE_ANY_EXHDR(DatumGetByteaPP(values[COL_REQUEST_HASH]));
-	valid = hash_bytes >= HASH_MIN_BYTES && hash_bytes <= HASH_MAX_BYTES &&
+	valid = hash_bytes >= RECORD_HASH_MIN_BYTES && hash_bytes <= RECORD_HASH_MAX_BYTES &&
 		nulls[COL_CALL_STARTED_AT] == nulls[COL_CALL_DEADLINE] &&
 		nulls[COL_CALL_STARTED_AT] == nulls[COL_CALL_XID] &&
 		state_valid(values, nulls);
