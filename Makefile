@@ -28,9 +28,14 @@ OBJS = \
 	src/idem_sweep.o \
 	src/idem_uuid.o \
 	src/record_answer.o \
+	src/record_claim.o \
+	src/record_due.o \
+	src/record_read.o \
+	src/record_row.o \
 	src/record_rules.o \
-	src/record_store.o \
-	src/record_valid.o
+	src/record_statement.o \
+	src/record_valid.o \
+	src/record_write.o
 
 REGRESS = $(patsubst test/sql/%.sql,%,$(sort $(wildcard test/sql/*.sql)))
 REGRESS_OPTS = --inputdir=test --encoding=UTF8 --no-locale

@@ -275,7 +275,7 @@ CREATE FUNCTION idem_try_insert(
 	retention interval DEFAULT NULL)
 	RETURNS idem.idem_claim
 	AS 'MODULE_PATHNAME', 'idem_try_insert'
-	LANGUAGE C VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
+	LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION idem_try_insert(text, text, bytea, text, interval, interval, interval, jsonb, bytea[], interval)
 	IS 'claims an idempotency key, or gives the answer to send instead';
 
@@ -323,7 +323,7 @@ CREATE FUNCTION idem_try_insert_many(
 	OUT body_kept boolean)
 	RETURNS SETOF record
 	AS 'MODULE_PATHNAME', 'idem_try_insert_many'
-	LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1000 SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
+	LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1000;
 COMMENT ON FUNCTION idem_try_insert_many(text, text[], bytea[], text, interval, interval, interval, jsonb, bytea[], interval)
 	IS 'claims up to 1,000 idempotency keys of one principal in one call';
 
@@ -352,7 +352,7 @@ CREATE FUNCTION idem_before_call(
 	dedup_window interval DEFAULT '0')
 	RETURNS timestamptz
 	AS 'MODULE_PATHNAME', 'idem_before_call'
-	LANGUAGE C VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
+	LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION idem_before_call(text, text, bigint, interval, interval)
 	IS 'marks an external call of an attempt, and gives the time after which it must not leave';
 
@@ -389,7 +389,7 @@ CREATE FUNCTION idem_complete(
 	headers jsonb DEFAULT '[["content-type", "application/json"]]')
 	RETURNS idem.idem_http
 	AS 'MODULE_PATHNAME', 'idem_complete'
-	LANGUAGE C VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
+	LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION idem_complete(text, text, bigint, integer, bytea, jsonb)
 	IS 'stores the response of an attempt, and gives back what to send';
 
@@ -446,7 +446,7 @@ CREATE FUNCTION idem_mark_unknown(
 	status integer DEFAULT 202)
 	RETURNS idem.idem_http
 	AS 'MODULE_PATHNAME', 'idem_mark_unknown'
-	LANGUAGE C VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
+	LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION idem_mark_unknown(text, text, bigint, text, text, integer)
 	IS 'says that nobody can know whether the work of an attempt was done';
 
@@ -469,7 +469,7 @@ CREATE FUNCTION idem_yield(
 	attempt bigint)
 	RETURNS idem.idem_http
 	AS 'MODULE_PATHNAME', 'idem_yield'
-	LANGUAGE C VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
+	LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION idem_yield(text, text, bigint) IS 'ends the lease of an attempt, so that the next claim resumes at once';
 
 -- idem_resolve(principal_id, idempotency_key, verdict, evidence, status, body,
@@ -500,7 +500,7 @@ CREATE FUNCTION idem_resolve(
 	headers jsonb DEFAULT '[["content-type", "application/json"]]')
 	RETURNS idem.idem_http
 	AS 'MODULE_PATHNAME', 'idem_resolve'
-	LANGUAGE C VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
+	LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION idem_resolve(text, text, text, jsonb, integer, bytea, jsonb)
 	IS 'settles an UNKNOWN record with a verdict and a response';
 
@@ -590,7 +590,7 @@ CREATE FUNCTION idem_claim_stale(
 	OUT body_kept boolean)
 	RETURNS SETOF record
 	AS 'MODULE_PATHNAME', 'idem_claim_stale'
-	LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1 SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
+	LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
 COMMENT ON FUNCTION idem_claim_stale(text, integer, interval)
 	IS 'claims records of an operation that crashed attempts left behind';
 
@@ -604,7 +604,7 @@ COMMENT ON FUNCTION idem_claim_stale(text, integer, interval)
 CREATE FUNCTION idem_lookup(principal_id text, idempotency_key text)
 	RETURNS SETOF idem.idem_claim
 	AS 'MODULE_PATHNAME', 'idem_lookup'
-	LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1 SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
+	LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
 COMMENT ON FUNCTION idem_lookup(text, text) IS 'the answer that a record holds, without claiming it';
 
 -- idem_http_problem(code) -> idem.idem_http, one row
@@ -643,11 +643,11 @@ COMMENT ON FUNCTION idem_step_key(text, text, integer) IS 'the idempotency key f
 
 -- idem_sweep(max_rows) -> one row: records, responses, more
 --
--- Deletes up to max_rows records that have expired, and drops up to max_rows
--- responses that are no longer kept; says how many, and whether there may be
--- more.  Call it from a scheduler, each call in a transaction of its own, until
--- more is false.  Rechecks each row and skips those that another transaction
--- holds; no claim waits for it.
+-- Goes over up to max_rows records that are due: deletes those that have
+-- expired and drops responses that are no longer kept; says how many, and
+-- whether there may be more.  Call it from a scheduler, each call in a transaction
+-- of its own, until more is false.  Rechecks each row and skips those that
+-- another transaction holds; no claim waits for it.
 --
 --	max_rows	1 to 10,000
 --
@@ -659,7 +659,7 @@ CREATE FUNCTION idem_sweep(
 	OUT more boolean)
 	RETURNS record
 	AS 'MODULE_PATHNAME', 'idem_sweep'
-	LANGUAGE C VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
+	LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION idem_sweep(integer) IS 'deletes expired records and responses, a batch per call';
 
 -- UNKNOWN records, and those in progress whose lease is over.

@@ -15,6 +15,14 @@
 #error "idem needs PostgreSQL 15 or later"
 #endif
 
+/* 16 keeps the permissions of a range table beside it */
+#if PG_VERSION_NUM < 160000
+#define addRTEPermissionInfo(permissions, rte) ((void) (permissions))
+#define ExecInitRangeTable(estate, table, permissions) ExecInitRangeTable(estate, table)
+#else
+#include "parser/parse_relation.h"
+#endif
+
 /* 16 moved the macros for varlena values into a header of their own */
 #if PG_VERSION_NUM >= 160000
 #include "varatt.h"

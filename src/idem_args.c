@@ -119,7 +119,8 @@ idem_interval_arg(FunctionCallInfo fcinfo, int argno, const char *name,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s is out of range", name),
 				 errdetail("It must be %s and at most 3660 days.",
-						   min > 0 ? "greater than zero" : "zero or more")));
+						   min > 0 ? "greater than zero" : "zero or more"),
+				 errhint("Give a length of time such as interval '30 s', or leave it out for the default.")));
 	return true;
 }
 
@@ -135,6 +136,7 @@ idem_count_arg(FunctionCallInfo fcinfo, int argno, const char *name, int max)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s is out of range", name),
-				 errdetail("It must be from 1 to %d.", max)));
+				 errdetail("It must be from 1 to %d.", max),
+				 errhint("Call the function again for more rows.")));
 	return count;
 }

@@ -62,7 +62,8 @@ status_arg(FunctionCallInfo fcinfo, int argno)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("status %d is not an HTTP status", status),
-				 errdetail("It must be from 100 to 599.")));
+				 errdetail("It must be from 100 to 599."),
+				 errhint("Give the status that the client is to get, such as 201.")));
 	return status;
 }
 
@@ -256,7 +257,7 @@ idem_before_call(PG_FUNCTION_ARGS)
 	verdict = record_rules_before_call(&row.facts, attempt, &call, &decision);
 	if (verdict != RECORD_OK)
 		refuse(verdict, attempt);
-	record_mark_call(&key, &decision);
+	record_mark_call(&row, &decision);
 	ForceSyncCommit();			/* the caller will call */
 	idem_retry_hint_pop(&hint);
 	SPI_finish();
@@ -288,7 +289,7 @@ same_response(const RecordRow *row, const RecordResponse *response)
 
 /* Stores a response: for how long, and how much of it. */
 static void
-store_response(const RecordKey *key, const RecordRow *row, const RecordResponse *response)
+store_response(RecordRow *row, const RecordResponse *response)
 {
 	RecordResponse stored = *response;
 	int64		retention = row->retention != RECORD_TIME_UNSET
@@ -302,7 +303,7 @@ store_response(const RecordKey *key, const RecordRow *row, const RecordResponse 
 		stored.digest = sha256_of(stored.body);
 		stored.body = NULL;
 	}
-	record_complete(key, &stored);
+	record_complete(row, &stored);
 
 	/* the caller will send it */
 	ForceSyncCommit();
@@ -343,7 +344,7 @@ idem_complete(PG_FUNCTION_ARGS)
 									response.completed_at);
 	if (verdict == RECORD_OK)
 	{
-		store_response(&key, &row, &response);
+		store_response(&row, &response);
 		IDEM_TEST_POINT("complete-updated");
 	}
 	else if (verdict != RECORD_REPEAT)
@@ -409,7 +410,7 @@ idem_resolve(PG_FUNCTION_ARGS)
 	{
 		RecordAnswer answer = {response.status, response.headers, response.body};
 
-		store_response(&key, &row, &response);
+		store_response(&row, &response);
 		record_add_resolution(&key, row.facts.attempt, PG_GETARG_JSONB_P(3), &response);
 		result = http_answer(fcinfo, &answer, true);
 	}
@@ -419,6 +420,11 @@ idem_resolve(PG_FUNCTION_ARGS)
 
 		result = http_answer(fcinfo, &answer, false);
 	}
+	else if (verdict == RECORD_ABSENT)
+		ereport(ERROR,
+				(errcode(ERRCODE_IDEM_FENCED),
+				 errmsg("there is no idempotency record"),
+				 errhint("Look into idem.unresolved for the records that can be settled.")));
 	else
 		refuse(verdict, row.facts.attempt);
 	idem_retry_hint_pop(&hint);
@@ -463,8 +469,7 @@ idem_mark_unknown(PG_FUNCTION_ARGS)
 	if (verdict == RECORD_OK)
 	{
 		unknown.tries = row.facts.tries + 1;
-		record_set_unknown(&key, &unknown);
-		row.response_status = unknown.status;
+		record_set_unknown(&row, &unknown);
 		ForceSyncCommit();		/* the caller will send it */
 	}
 	else if (verdict != RECORD_REPEAT)
@@ -505,7 +510,7 @@ idem_yield(PG_FUNCTION_ARGS)
 	now = idem_now();			/* after a wait for the row */
 	verdict = record_rules_yield(&row.facts, attempt, idem_max_tries, now);
 	if (verdict == RECORD_OK)
-		record_yield(&key, now);
+		record_yield(&row, now);
 	else if (verdict != RECORD_REPEAT)
 		refuse(verdict, attempt);
 	answer = record_yield_answer();

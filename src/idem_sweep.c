@@ -23,8 +23,8 @@
 /*
  * idem_sweep(max_rows) -> records, responses, more
  *
- * Deletes a batch of expired records and drops a batch of responses that are no
- * longer kept.  Locks each row without waiting and looks at it again before it
+ * Goes over a batch of records that are due: deletes those that have expired, and
+ * drops responses that are no longer kept.  Locks each row without waiting and looks at it again before it
  * goes.  Raises 22004, 22023.
  */
 PG_FUNCTION_INFO_V1(idem_sweep);
@@ -32,8 +32,7 @@ Datum
 idem_sweep(PG_FUNCTION_ARGS)
 {
 	int			max_rows = idem_count_arg(fcinfo, 0, "max_rows", SWEEP_MAX_ROWS);
-	int64		records;
-	int64		responses;
+	RecordSwept swept;
 	IdemRetryHint hint;
 	TupleDesc	tupdesc;
 	Datum		values[3];
@@ -45,13 +44,12 @@ idem_sweep(PG_FUNCTION_ARGS)
 
 	SPI_connect();
 	idem_retry_hint_push(&hint);
-	records = record_delete_expired(idem_now(), max_rows);
-	responses = record_drop_responses(idem_now(), max_rows);
+	swept = record_sweep(idem_now(), max_rows);
 	idem_retry_hint_pop(&hint);
 	SPI_finish();
 
-	values[0] = Int64GetDatum(records);
-	values[1] = Int64GetDatum(responses);
-	values[2] = BoolGetDatum(records == max_rows || responses == max_rows);
+	values[0] = Int64GetDatum(swept.deleted);
+	values[1] = Int64GetDatum(swept.dropped);
+	values[2] = BoolGetDatum(swept.due == max_rows);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
 }

@@ -13,6 +13,7 @@
 #include "lib/stringinfo.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
+#include "utils/memutils.h"
 
 #include "compat.h"
 #include "idem_guc.h"
@@ -83,17 +84,32 @@ jsonb_from_cstring(const char *json)
 	return DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum(json)));
 }
 
+/* The header that tells a replay, made once in a session. */
+static Jsonb *
+replay_mark(void)
+{
+	static Jsonb *mark = NULL;
+
+	if (mark == NULL)
+	{
+		MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+
+		mark = jsonb_from_cstring("[[\"idempotent-replayed\", \"true\"]]");
+		MemoryContextSwitchTo(old);
+	}
+	return mark;
+}
+
 /* The stored response, marked as a replay. */
 static RecordAnswer
 replay(const RecordRow *row)
 {
-	Jsonb	   *mark = jsonb_from_cstring("[[\"idempotent-replayed\", \"true\"]]");
 	RecordAnswer answer;
 
 	answer.status = row->response_status;
 	answer.headers = DatumGetJsonbP(DirectFunctionCall2(jsonb_concat,
 														JsonbPGetDatum(row->response_headers),
-														JsonbPGetDatum(mark)));
+														JsonbPGetDatum(replay_mark())));
 	answer.body = row->response_body;
 	return answer;
 }

@@ -4,24 +4,15 @@
  *		The table of idempotency records: looking, locking, writing.
  *
  * All functions run inside SPI_connect; what they give back lives in SPI's
- * memory context.  Each statement takes a new snapshot where the isolation
- * level allows it.
+ * memory context.  Each look, lock or statement takes a new snapshot where the
+ * isolation level allows it.
  *
  *-------------------------------------------------------------------------
  */
 #ifndef RECORD_STORE_H
 #define RECORD_STORE_H
 
-#include "access/transam.h"
-#include "datatype/timestamp.h"
-#include "utils/jsonb.h"
-#include "utils/uuid.h"
-
-#include "record_rules.h"
-
-/* bytes of a request hash */
-#define RECORD_HASH_MIN_BYTES	16
-#define RECORD_HASH_MAX_BYTES	64
+#include "record_row.h"
 
 /* who and which */
 typedef struct RecordKey
@@ -29,25 +20,6 @@ typedef struct RecordKey
 	text	   *principal_id;
 	text	   *idempotency_key;
 } RecordKey;
-
-/* a row as read; pointers are NULL where the column is */
-typedef struct RecordRow
-{
-	RecordFacts facts;			/* without same_hash */
-	bytea	   *request_hash;
-	text	   *operation;
-	pg_uuid_t	resource_id;
-	FullTransactionId call_xid; /* invalid: no call was marked */
-	TimestampTz created_at;
-	int64		retention;		/* microseconds; unset: the setting's */
-	TimestampTz sweep_at;		/* to write: nothing to sweep before */
-	Jsonb	   *context;
-	int32		response_status;
-	Jsonb	   *response_headers;
-	bytea	   *response_body;
-	int64		response_size;
-	bytea	   *response_digest;
-} RecordRow;
 
 /* a response to store; body NULL: not kept, digest given instead */
 typedef struct RecordResponse
@@ -73,28 +45,37 @@ typedef struct RecordUnknown
 	int32		status;			/* of the interim answer */
 } RecordUnknown;
 
+/* what a sweep came to: numbers of records */
+typedef struct RecordSwept
+{
+	int64		deleted;
+	int64		dropped;		/* their responses, that is */
+	int64		due;			/* of all that had something to sweep */
+} RecordSwept;
+
+/* record_read.c */
 extern bool record_same_bytes(const bytea *a, const bytea *b);
-extern void record_not_written(void) pg_attribute_noreturn();
 extern bool record_look(const RecordKey *key, RecordRow *row);
 extern bool record_look_latest(const RecordKey *key, RecordRow *row);
-extern bool record_try_lock_key(const RecordKey *key);
-extern void record_unlock_key(const RecordKey *key);
 extern bool record_try_lock_row(const RecordKey *key, RecordRow *row);
 extern bool record_lock_row(const RecordKey *key, RecordRow *row);
-extern int	record_lock_stale(text *operation, TimestampTz now, int max_rows, RecordKey *keys);
+extern bool record_try_lock_key(const RecordKey *key);
+extern void record_unlock_key(const RecordKey *key);
+
+/* record_write.c */
+extern void record_not_written(void) pg_attribute_noreturn();
 extern bool record_insert(const RecordKey *key, RecordRow *row, const RecordDecision *decision);
-extern void record_own(const RecordKey *key, RecordRow *row, const RecordDecision *decision);
-extern void record_mark_call(const RecordKey *key, const RecordDecision *decision);
-extern void record_yield(const RecordKey *key, TimestampTz now);
-extern void record_set_unknown(const RecordKey *key, const RecordUnknown *unknown);
-extern void record_complete(const RecordKey *key, const RecordResponse *response);
+extern void record_replace(const RecordKey *key, RecordRow *row, const RecordDecision *decision);
+extern void record_take_over(RecordRow *row, const RecordDecision *decision);
+extern void record_mark_call(RecordRow *row, const RecordDecision *decision);
+extern void record_yield(RecordRow *row, TimestampTz now);
+extern void record_set_unknown(RecordRow *row, const RecordUnknown *unknown);
+extern void record_complete(RecordRow *row, const RecordResponse *response);
 extern void record_add_resolution(const RecordKey *key, int64 attempt, Jsonb *evidence,
 								  const RecordResponse *response);
-extern int64 record_delete_expired(TimestampTz now, int max_rows);
-extern int64 record_drop_responses(TimestampTz now, int max_rows);
 
-/* verdicts of operators, as facts.verdict has them */
-#define VERDICT_COMPLETED		1
-#define VERDICT_NOT_APPLIED		2
+/* record_due.c */
+extern int	record_lock_stale(text *operation, TimestampTz now, int max_rows, RecordKey *keys);
+extern RecordSwept record_sweep(TimestampTz now, int max_rows);
 
 #endif							/* RECORD_STORE_H */

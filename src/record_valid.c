@@ -14,51 +14,24 @@
 #include "utils/typcache.h"
 
 #include "compat.h"
-#include "record_store.h"
-
-/* columns of idem.idempotency, in its order; those added later come behind */
-enum
-{
-	COL_REQUEST_HASH = 2,
-	COL_STATE = 4,
-	COL_CALL_XID = 8,
-	COL_CALL_STARTED_AT = 13,
-	COL_CALL_DEADLINE = 14,
-	COL_UNKNOWN_AT = 19,
-	COL_VERDICT = 22,
-	COL_RESPONSE_STATUS = 23,
-	COL_RESPONSE_HEADERS = 24,
-	COL_RESPONSE_SIZE = 26,
-	COL_COMPLETED_AT = 28,
-	COL_RESPONSE_EXPIRES_AT = 29,
-	COL_EXPIRES_AT = 30
-};
-
-static bool
-text_is(Datum value, const char *word)
-{
-	text	   *t = DatumGetTextPP(value);
-	Size		len = strlen(word);
-
-	return VARSIZE_ANY_EXHDR(t) == len && memcmp(VARDATA_ANY(t), word, len) == 0;
-}
+#include "record_row.h"
 
 /* What belongs to each state. */
 static bool
 state_valid(const Datum *values, const bool *nulls)
 {
-	if (text_is(values[COL_STATE], "COMPLETED"))
+	if (record_text_is(values[COL_STATE], "COMPLETED"))
 		return !nulls[COL_COMPLETED_AT] && !nulls[COL_RESPONSE_STATUS] &&
 			!nulls[COL_RESPONSE_HEADERS] && !nulls[COL_RESPONSE_SIZE] &&
 			!nulls[COL_RESPONSE_EXPIRES_AT] &&
-			(nulls[COL_VERDICT] || text_is(values[COL_VERDICT], "completed") ||
-			 text_is(values[COL_VERDICT], "not_applied"));
+			(nulls[COL_VERDICT] || record_text_is(values[COL_VERDICT], "completed") ||
+			 record_text_is(values[COL_VERDICT], "not_applied"));
 
 	if (!nulls[COL_COMPLETED_AT] || !nulls[COL_VERDICT])
 		return false;
-	if (text_is(values[COL_STATE], "UNKNOWN"))
+	if (record_text_is(values[COL_STATE], "UNKNOWN"))
 		return !nulls[COL_UNKNOWN_AT] && nulls[COL_EXPIRES_AT];
-	return text_is(values[COL_STATE], "IN_PROGRESS");
+	return record_text_is(values[COL_STATE], "IN_PROGRESS");
 }
 
 /*

@@ -123,7 +123,11 @@ SELECT count(*) FROM idem.idempotency WHERE idempotency_key = 'expired 7' OR (id
 SELECT * FROM idem_sweep(10);
 SELECT * FROM idem_sweep(10);
 SELECT * FROM idem_sweep(10);
+-- a batch looks at no record that an earlier one has dealt with
+SELECT count(*) AS due FROM idem.idempotency WHERE sweep_at <= now();
 SELECT * FROM idem_sweep(10);
+SELECT * FROM idem_sweep(10);
+SELECT count(*) AS due FROM idem.idempotency WHERE sweep_at <= now();
 SELECT substring(idempotency_key FROM '^\w+') AS kind, count(*), count(response_body) AS bodies FROM idem.idempotency GROUP BY 1 ORDER BY 1;
 -- rolled back, nothing went
 SELECT pg_temp.age('sweep', idempotency_key, '1 year') FROM idem.idempotency \g /dev/null
