@@ -33,6 +33,14 @@ sub model
 cmp_ok(model('states', 'cases', '--clock', 10 * 24 * 60 * 60 * 1000), '>', 15_000, 'enough cases of the state table');
 cmp_ok(model('interleave', 'orders', '--seconds', 8, '--seed', $seed), '>', 5_000, 'enough orders of statements');
 
+# The same where somebody has added a trigger: records are written by statements then.
+$node->safe_psql('postgres', <<'EOF_SQL');
+CREATE FUNCTION watch() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
+CREATE TRIGGER watch AFTER INSERT OR UPDATE ON idem.idempotency FOR EACH ROW EXECUTE FUNCTION watch();
+EOF_SQL
+cmp_ok(model('states', 'cases', '--clock', 10 * 24 * 60 * 60 * 1000), '>', 15_000, 'with a trigger: enough cases of the state table');
+cmp_ok(model('interleave', 'orders', '--seconds', 4, '--seed', $seed + 1), '>', 2_000, 'with a trigger: enough orders of statements');
+
 # Each program notices when the rules are not what the model says.
 $node->safe_psql('postgres', <<'EOF_SQL');
 CREATE FUNCTION meddle() RETURNS trigger LANGUAGE plpgsql AS $$
