@@ -9,12 +9,36 @@
 
 #include "access/htup_details.h"
 #include "access/xact.h"
+#include "catalog/pg_type.h"
 #include "utils/timestamp.h"
 #include "utils/xid8.h"
 
 #include "compat.h"
 #include "idem_args.h"
 #include "record_row.h"
+
+const Oid	record_column_types[RECORD_NCOLUMNS] = {
+	TEXTOID, TEXTOID, BYTEAOID, TEXTOID, TEXTOID, INT8OID, INT4OID, XID8OID, XID8OID, UUIDOID,
+	TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID,
+	BOOLOID, JSONBOID, INTERVALOID, TIMESTAMPTZOID, TEXTOID, TEXTOID, TEXTOID, INT4OID, JSONBOID,
+	BYTEAOID, INT8OID, BYTEAOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID
+};
+
+/*
+ * Columns are known by their place.  Somebody may have dropped one or changed its
+ * type: better an error than a wrong answer.
+ */
+void
+record_row_check_columns(TupleDesc tupdesc)
+{
+	for (int i = 0; i < RECORD_NCOLUMNS; i++)
+		if (i >= tupdesc->natts || TupleDescAttr(tupdesc, i)->attisdropped ||
+			TupleDescAttr(tupdesc, i)->atttypid != record_column_types[i])
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("column %d of table idem.idempotency is not the one that the install script made", i + 1),
+					 errhint("Give the table its own columns again; others may stand behind them.")));
+}
 
 /* There is no row. */
 void
@@ -111,6 +135,7 @@ read_facts(RecordRow *row)
 void
 record_row_read(HeapTuple tuple, TupleDesc tupdesc, RecordRow *row)
 {
+	record_row_check_columns(tupdesc);
 	record_row_none(row);
 	row->values = palloc(sizeof(Datum) * tupdesc->natts);
 	row->nulls = palloc(sizeof(bool) * tupdesc->natts);

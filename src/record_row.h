@@ -88,6 +88,9 @@ typedef struct RecordRow
 	ItemPointerData tid;		/* of the version that is locked; invalid: none, or not known */
 } RecordRow;
 
+extern const Oid record_column_types[RECORD_NCOLUMNS];
+
+extern void record_row_check_columns(TupleDesc tupdesc);
 extern void record_row_none(RecordRow *row);
 extern void record_row_read(HeapTuple tuple, TupleDesc tupdesc, RecordRow *row);
 extern void record_row_new_columns(RecordRow *row);

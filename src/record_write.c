@@ -88,6 +88,7 @@ is_as_made(Relation table)
 	List	   *indexes = RelationGetIndexList(table);
 	bool		as_made = table->trigdesc == NULL && table->rd_rules == NULL &&
 		RelationGetDescr(table)->natts == RECORD_NCOLUMNS &&
+		RelationGetDescr(table)->constr != NULL &&
 		RelationGetDescr(table)->constr->num_check == TABLE_CHECKS &&
 		list_length(indexes) == TABLE_INDEXES;
 
@@ -103,6 +104,7 @@ begin_writing(Writer *writer, const RecordRow *row)
 	List	   *permissions = NIL;
 
 	writer->table = table_open(record_relation("idempotency"), RowExclusiveLock);
+	record_row_check_columns(RelationGetDescr(writer->table));
 	if (!is_as_made(writer->table))
 	{
 		table_close(writer->table, NoLock);
@@ -186,15 +188,12 @@ update_straight(RecordRow *row)
 static uint64
 write_by_statement(SPIPlanPtr *plan, const char *sql, const RecordRow *row, int expected)
 {
-	Oid			types[RECORD_NCOLUMNS] = {TEXTOID, TEXTOID, BYTEAOID, TEXTOID, TEXTOID, INT8OID, INT4OID,
-		XID8OID, XID8OID, UUIDOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID,
-		TIMESTAMPTZOID, TIMESTAMPTZOID, BOOLOID, JSONBOID, INTERVALOID, TIMESTAMPTZOID, TEXTOID,
-		TEXTOID, TEXTOID, INT4OID, JSONBOID, BYTEAOID, INT8OID, BYTEAOID, TIMESTAMPTZOID,
-		TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID};
+	Oid			types[RECORD_NCOLUMNS];
 	char		nulls[RECORD_NCOLUMNS];
 
 	for (int i = 0; i < RECORD_NCOLUMNS; i++)
 		nulls[i] = row->nulls[i] ? 'n' : ' ';
+	memcpy(types, record_column_types, sizeof(types));
 	return record_run(plan, sql, RECORD_NCOLUMNS, types, row->values, nulls, expected);
 }
 

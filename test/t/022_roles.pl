@@ -32,6 +32,7 @@ same('roles', 'each in its role');
 privileges();
 row_security();
 hostile_search_path();
+more_columns();
 harmless_additions();
 errors_are_seen();
 
@@ -249,6 +250,29 @@ END
 	is($node->value("SELECT count(*) FROM audit WHERE what = 'BEFORE INSERT' AND principal = 'additions'"), '5', 'triggers see each new record');
 	is($node->value("SELECT count(*) FILTER (WHERE what LIKE 'AFTER %') - 2 * count(*) FILTER (WHERE what LIKE 'BEFORE %') FROM audit"), '0', 'and no claim that came to nothing');
 	$node->safe_psql('postgres', 'DROP TRIGGER before ON idem.idempotency; DROP TRIGGER after ON idem.idempotency; DROP TRIGGER later ON idem.idempotency');
+	return;
+}
+
+# Columns of one's own, and an index on a function that not everyone may call.
+sub more_columns
+{
+	$node->safe_psql('postgres', <<'END');
+CREATE FUNCTION region(principal text) RETURNS text LANGUAGE sql IMMUTABLE RETURN upper(left(principal, 2));
+REVOKE EXECUTE ON FUNCTION region FROM PUBLIC;
+CREATE INDEX by_region ON idem.idempotency (region(principal_id));
+ALTER TABLE idem.idempotency ADD COLUMN note text DEFAULT 'kept', ADD COLUMN length integer GENERATED ALWAYS AS (length(idempotency_key)) STORED;
+END
+	same('columns', 'columns behind idem\'s own, and an index on a function of one\'s own');
+	is($node->value("SELECT count(*) FROM idem.idempotency WHERE region(principal_id) = 'CO' AND note = 'kept' AND length = length(idempotency_key)"), '5', 'they are filled, and the index finds the records');
+
+	my $claim = "SELECT outcome FROM idem_try_insert('t', 'k', sha256('1'))";
+	is(refused('app', "$claim; $claim"), '', 'before a column of idem\'s own is another');
+	$node->safe_psql('postgres', 'ALTER TABLE idem.idempotency ALTER COLUMN response_status TYPE bigint');
+	is(refused('app', $claim), '55000', 'a column of another type is an error where there is a record');
+	is(refused('app', $claim =~ s/'k'/'new'/r), '55000', 'and where there is none');
+	$node->safe_psql('postgres', 'ALTER TABLE idem.idempotency ALTER COLUMN response_status TYPE integer');
+	is(refused('app', $claim), '', 'and no longer when it is as before');
+	$node->safe_psql('postgres', 'DROP INDEX idem.by_region; ALTER TABLE idem.idempotency DROP COLUMN note, DROP COLUMN length');
 	return;
 }
 
