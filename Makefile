@@ -19,6 +19,7 @@ OBJS = \
 	src/idem_claim.o \
 	src/idem_guc.o \
 	src/idem_hash.o \
+	src/idem_hash_key.o \
 	src/idem_headers.o \
 	src/idem_inbox.o \
 	src/idem_key.o \
@@ -26,6 +27,8 @@ OBJS = \
 	src/idem_outbox.o \
 	src/idem_owner.o \
 	src/idem_relay_status.o \
+	src/idem_request.o \
+	src/idem_select.o \
 	src/idem_shmem.o \
 	src/idem_sweep.o \
 	src/idem_uuid.o \

@@ -216,6 +216,19 @@ idem_write_string(CanonicalSink *sink, const char *str, int len)
 }
 
 /*
+ * A string of the database as UTF-8: itself, or a copy.  Raises 22021 when it
+ * has no UTF-8 form.
+ */
+const char *
+idem_utf8(const char *str, int len, size_t *utf8_len)
+{
+	Encoding	encoding;
+
+	init_encoding(&encoding);
+	return to_valid_utf8(&encoding, str, len, utf8_len);
+}
+
+/*
  * Numbers
  */
 
