@@ -18,6 +18,5 @@ extern void idem_write_jsonb(CanonicalSink *sink, const Jsonb *value,
 extern void idem_write_text(CanonicalSink *sink, const text *json,
 							CanonicalMode mode);
 extern void idem_write_string(CanonicalSink *sink, const char *str, int len);
-extern const char *idem_utf8(const char *str, int len, size_t *utf8_len);
 
 #endif							/* IDEM_IDEM_CANONICAL_H */

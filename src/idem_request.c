@@ -26,6 +26,7 @@
 #include "idem_canonical.h"
 #include "idem_hash.h"
 #include "idem_select.h"
+#include "idem_utf8.h"
 
 enum
 {
@@ -149,6 +150,7 @@ compare_names(const void *a, const void *b)
 static void
 write_list(CanonicalSink *sink, const SelectList *list)
 {
+	Utf8Source	source;
 	Utf8Name   *names;
 
 	if (list == NULL)
@@ -156,9 +158,11 @@ write_list(CanonicalSink *sink, const SelectList *list)
 		canonical_bytes(sink, "null", 4);
 		return;
 	}
+	utf8_source_init(&source);
 	names = palloc(sizeof(Utf8Name) * Max(list->n, 1));
 	for (int i = 0; i < list->n; i++)
-		names[i].name = idem_utf8(list->pointers[i].text, list->pointers[i].len, &names[i].len);
+		names[i].name = utf8_from_database_checked(&source, list->pointers[i].text,
+												   list->pointers[i].len, &names[i].len);
 	qsort(names, list->n, sizeof(Utf8Name), compare_names);
 
 	canonical_char(sink, '[');
