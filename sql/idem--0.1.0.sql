@@ -155,8 +155,8 @@ COMMENT ON FUNCTION idem_hash(text, text) IS 'SHA-256 of the canonical text of J
 --
 -- Raises 22004 (method, path, mode or a pointer is NULL), 22023 (no such mode, a
 -- malformed pointer, optional names what include does not), 22035 (an include
--- hits nothing, or nothing is left), and what idem_hash raises.  Reads and writes
--- nothing.
+-- hits nothing, or nothing is left), 54000 (a text of more than 256 MB to select
+-- from), and what idem_hash raises.  Reads and writes nothing.
 CREATE FUNCTION idem_request_hash(
 	method text,
 	path text,

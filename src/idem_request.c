@@ -28,6 +28,9 @@
 #include "idem_select.h"
 #include "idem_utf8.h"
 
+/* What jsonb can hold; more takes gigabytes of memory before it is refused. */
+#define SELECT_MAX_BYTES	JENTRY_OFFLENMASK
+
 enum
 {
 	ARG_METHOD,
@@ -77,6 +80,12 @@ strict_jsonb(const text *json)
 {
 	CanonicalSink sink;
 
+	if (VARSIZE_ANY_EXHDR(json) > SELECT_MAX_BYTES)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("JSON text of %zu bytes is too long to select from",
+						(size_t) VARSIZE_ANY_EXHDR(json)),
+				 errdetail("It may have %d bytes, as many as a jsonb value.", SELECT_MAX_BYTES)));
 	canonical_init(&sink, discard, NULL);
 	idem_write_text(&sink, json, CANONICAL_EXACT);
 	return DatumGetJsonbP(DirectFunctionCall1(jsonb_in,
@@ -255,7 +264,8 @@ idem_request_hash(PG_FUNCTION_ARGS)
  * idem_request_hash(method text, path text, body text, ...) -> bytea
  *
  * The same for a body as it was received, JSON text, which is read strictly.
- * Raises what idem_request_hash(…, jsonb, …) and idem_hash(text) raise.
+ * Raises what idem_request_hash(…, jsonb, …) and idem_hash(text) raise, and 54000
+ * when something is to be selected from more than 256 MB.
  */
 PG_FUNCTION_INFO_V1(idem_request_hash_text);
 Datum

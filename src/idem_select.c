@@ -87,15 +87,14 @@ element_index(const SelectToken *token)
 /*
  * Takes one token out of a pointer, from its byte "at" up to a slash or the
  * end, and gives where it ended.  Each escape is undone once, left to right,
- * so that ~01 is ~1 and not a slash.
+ * so that ~01 is ~1 and not a slash.  There is room for the name at "name".
  */
 static int
-take_token(const SelectPointer *pointer, const char *argument, int at, SelectToken *token)
+take_token(const SelectPointer *pointer, const char *argument, int at, char *name,
+		   SelectToken *token)
 {
-	char	   *name = palloc(pointer->len - at + 1);
 	int			len = 0;
 
-	token->all = false;
 	for (; at < pointer->len && pointer->text[at] != '/'; at++)
 	{
 		if (pointer->text[at] != '~')
@@ -121,11 +120,12 @@ take_token(const SelectPointer *pointer, const char *argument, int at, SelectTok
 static void
 parse_pointer(SelectPointer *pointer, const char *argument)
 {
+	char	   *names;
 	int			slashes = 0;
 
 	for (int at = 0; at < pointer->len; at++)
 		slashes += pointer->text[at] == '/';
-	pointer->tokens = palloc(sizeof(SelectToken) * (slashes + 1));
+	pointer->tokens = palloc_extended(sizeof(SelectToken) * (slashes + 1), MCXT_ALLOC_HUGE);
 	pointer->ntokens = 0;
 
 	if (pointer->len > 0 && pointer->text[0] != '/')
@@ -135,8 +135,10 @@ parse_pointer(SelectPointer *pointer, const char *argument)
 		pointer->tokens[pointer->ntokens++] = plain;
 		return;
 	}
+	/* A name is never longer than it is written. */
+	names = palloc(Max(pointer->len, 1));
 	for (int at = 0; at < pointer->len;)
-		at = take_token(pointer, argument, at + 1, &pointer->tokens[pointer->ntokens++]);
+		at = take_token(pointer, argument, at + 1, names + at, &pointer->tokens[pointer->ntokens++]);
 }
 
 /*
@@ -233,6 +235,7 @@ check_include(const SelectList *include, const SelectList *optional, const Jsonb
 	{
 		const SelectPointer *pointer = &include->pointers[i];
 
+		CHECK_FOR_INTERRUPTS();
 		if (!list_has(optional, pointer) && !pointer_hits(pointer, 0, root))
 			ereport(ERROR,
 					(errcode(ERRCODE_NO_SQL_JSON_ITEM),
@@ -249,12 +252,15 @@ void
 select_check_optional(const SelectList *include, const SelectList *optional)
 {
 	for (int i = 0; optional != NULL && i < optional->n; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
 		if (!list_has(include, &optional->pointers[i]))
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("optional \"%.*s\" is not in include",
 							optional->pointers[i].len, optional->pointers[i].text),
 					 errhint("The list optional says which pointers of the list include may select nothing; write them there in the same way.")));
+	}
 }
 
 /*

@@ -48,6 +48,8 @@ END
 documented_cases();
 rfc6901();
 drawn_by_lot();
+other_encoding();
+extremes();
 
 $node->stop;
 done_testing;
@@ -159,6 +161,42 @@ sub compare
 		my $expected = $cases[$i]{expected} =~ /^22/ ? $cases[$i]{expected} : $oracle;
 
 		is("$jsonb $text", "$expected $expected", encode_utf8($cases[$i]{name}));
+	}
+	return;
+}
+
+# A database in whose encoding letters have another order: the same hash.
+sub other_encoding
+{
+	my $hash = q{SELECT encode(idem_request_hash('POST', '/ю', BODY, '{/а,/ю/*/б,"~а"}', '{/б,/ю/0/а}', '{"~а"}'), 'hex')};
+	my $body = q{'{"ю": [{"б": "\u0431", "а": 1}, {"б": "я"}], "а": "ю"}'};
+	my @forms = map { encode_utf8($hash =~ s/BODY/$body$_/r) } '::text', '::jsonb';
+	my $here = $node->value($forms[0]);
+
+	$node->value(q{CREATE DATABASE koi8 ENCODING 'KOI8R' LOCALE 'C' TEMPLATE template0});
+	$node->value('CREATE EXTENSION idem CASCADE', 'koi8');
+	is($node->value("SET client_encoding = utf8; $_", 'koi8'), $here, 'the same hash in a database of another encoding') foreach @forms;
+	is($node->value($forms[1]), $here, 'of jsonb and of text');
+	return;
+}
+
+# Long and deep things end in an answer or an error, in no time to speak of.
+sub extremes
+{
+	my %extremes = (
+		'a pointer of a million tokens' => [ q{'{"a": 1}', ARRAY[repeat('/', 1000000)]}, '22035' ],
+		'ten thousand pointers' => [ q{'{"a": 1}', ARRAY(SELECT 'p' || n FROM generate_series(1, 10000) AS n) || '{a}'::text[], '{}', ARRAY(SELECT 'p' || n FROM generate_series(1, 10000) AS n)}, '' ],
+		'as deep a body as there may be, to its bottom' => [ q{repeat('[', 1000) || repeat(']', 1000), ARRAY[repeat('/0', 999)]}, '' ],
+		'a deeper one' => [ q{repeat('[', 1001) || repeat(']', 1001), ARRAY[repeat('/0', 999)]}, '54001' ],
+		'a jsonb deeper than that, to its bottom' => [ q{(repeat('[', 3000) || repeat(']', 3000))::jsonb, ARRAY[repeat('/*', 2999)]}, '54001' ],
+		'many elements' => [ q{(SELECT jsonb_agg(jsonb_build_object('a', n, 'b', n)) FROM generate_series(1, 300000) AS n), '{/*/a}', '{/7,/*/c}'}, '' ],
+		'more text than jsonb holds' => [ q{repeat(' ', 268435456) || '[1]', '{/0}'}, '54000' ]);
+
+	foreach my $what (sort keys %extremes)
+	{
+		my ($arguments, $sqlstate) = @{ $extremes{$what} };
+		my $answer = $node->try("SET statement_timeout = '60 s'; SELECT length(idem_request_hash('POST', '/', $arguments))");
+		is("$answer->{sqlstate} $answer->{output}", $sqlstate ? "$sqlstate " : ' 32', $what) or diag(substr $answer->{error}, 0, 1000);
 	}
 	return;
 }
