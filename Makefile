@@ -32,6 +32,7 @@ OBJS = \
 	src/idem_note.o \
 	src/idem_outbox.o \
 	src/idem_owner.o \
+	src/idem_pointer.o \
 	src/idem_relay_status.o \
 	src/idem_request.o \
 	src/idem_select.o \

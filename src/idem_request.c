@@ -48,16 +48,16 @@ typedef struct Request
 	const text *method;
 	const text *path;
 	CanonicalMode mode;
-	SelectList *include;		/* NULL: none given */
-	SelectList *exclude;
+	JsonPointerList *include;		/* NULL: none given */
+	JsonPointerList *exclude;
 	Jsonb	   *part;			/* what counts of the body, or */
 	const text *json;			/* the whole body as text; both NULL: no body */
 } Request;
 
-static SelectList *
+static JsonPointerList *
 list_arg(FunctionCallInfo fcinfo, int argno, const char *name)
 {
-	return PG_ARGISNULL(argno) ? NULL : select_list(PG_GETARG_ARRAYTYPE_P(argno), name);
+	return PG_ARGISNULL(argno) ? NULL : pointer_list(PG_GETARG_ARRAYTYPE_P(argno), name);
 }
 
 /* Sink: nowhere. */
@@ -96,7 +96,7 @@ strict_jsonb(const text *json)
 static void
 request_args(FunctionCallInfo fcinfo, bool body_is_text, Request *request)
 {
-	SelectList *optional = list_arg(fcinfo, ARG_OPTIONAL, "optional");
+	JsonPointerList *optional = list_arg(fcinfo, ARG_OPTIONAL, "optional");
 	bool		selects;
 
 	idem_require_arg(fcinfo, ARG_METHOD, "method");
@@ -110,7 +110,7 @@ request_args(FunctionCallInfo fcinfo, bool body_is_text, Request *request)
 	request->part = NULL;
 	request->json = NULL;
 
-	select_check_optional(request->include, optional);
+	pointer_list_check_optional(request->include, optional);
 	if (PG_ARGISNULL(ARG_BODY))
 	{
 		if (request->include != NULL)
@@ -157,7 +157,7 @@ compare_names(const void *a, const void *b)
 
 /* A list of pointers, sorted and without repeats. */
 static void
-write_list(CanonicalSink *sink, const SelectList *list)
+write_list(CanonicalSink *sink, const JsonPointerList *list)
 {
 	Utf8Source	source;
 	Utf8Name   *names;

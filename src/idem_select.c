@@ -1,18 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * idem_select.c
- *		Which part of a JSON value counts: JSON Pointers and the pruned copy.
+ *		Which part of a JSON value counts: the pruned copy.
  *
  * A selection is made of pointers (RFC 6901) and gives a copy of the value with
  * everything else cut out.  What is left keeps its place and its type: objects
  * lose members, arrays lose nothing, since an element that moved could be taken
- * for another.  The README has the rules as a table of cases, which is a test.
+ * for another.  docs/request-hash.md has the rules, and cases that are a test.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
 
@@ -26,7 +25,7 @@
 typedef struct Reach
 {
 	int			n;
-	const SelectPointer **pointers;
+	const JsonPointer **pointers;
 } Reach;
 
 /* What is known of a value on the way down. */
@@ -39,153 +38,8 @@ typedef struct Place
 	bool		kept;			/* an element of an array that "*" crosses */
 } Place;
 
-typedef struct SelectWalk
-{
-	bool		any;			/* a value was selected and not excluded */
-} SelectWalk;
-
-static bool select_value(SelectWalk *walk, const JsonbValue *value,
-						 const Place *place, JsonbValue *result);
-
-/*
- * Pointers
- */
-
-static void
-bad_pointer(const SelectPointer *pointer, const char *argument, int at)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("invalid JSON pointer in %s: \"%.*s\"", argument, pointer->len, pointer->text),
-			 errdetail("The \"~\" at byte %d is not followed by 0 or 1.", at + 1),
-			 errhint("In a pointer \"~\" is written ~0 and \"/\" is written ~1. A name of the top level may also be given as it is, without a \"/\" before it.")));
-}
-
-/*
- * The number of an element that a token names (RFC 6901, section 4): digits
- * without a leading zero.  -1 when it names none; "-", the element after the
- * last, never exists.
- */
-static int
-element_index(const SelectToken *token)
-{
-	int64		index = 0;
-
-	if (token->len == 0 || (token->len > 1 && token->name[0] == '0'))
-		return -1;
-	for (int i = 0; i < token->len; i++)
-	{
-		if (token->name[i] < '0' || token->name[i] > '9')
-			return -1;
-		index = index * 10 + (token->name[i] - '0');
-		if (index > PG_INT32_MAX)
-			return -1;
-	}
-	return (int) index;
-}
-
-/*
- * Takes one token out of a pointer, from its byte "at" up to a slash or the
- * end, and gives where it ended.  Each escape is undone once, left to right,
- * so that ~01 is ~1 and not a slash.  There is room for the name at "name".
- */
-static int
-take_token(const SelectPointer *pointer, const char *argument, int at, char *name,
-		   SelectToken *token)
-{
-	int			len = 0;
-
-	for (; at < pointer->len && pointer->text[at] != '/'; at++)
-	{
-		if (pointer->text[at] != '~')
-		{
-			name[len++] = pointer->text[at];
-			continue;
-		}
-		if (at + 1 == pointer->len || (pointer->text[at + 1] != '0' && pointer->text[at + 1] != '1'))
-			bad_pointer(pointer, argument, at);
-		name[len++] = pointer->text[++at] == '0' ? '~' : '/';
-	}
-	token->name = name;
-	token->len = len;
-	token->index = element_index(token);
-	token->all = len == 1 && name[0] == '*';
-	return at;
-}
-
-/*
- * Takes a pointer apart.  What is not empty and begins with no slash is the name
- * of a member at the top level, as it stands: no escapes, no "*", no index.
- */
-static void
-parse_pointer(SelectPointer *pointer, const char *argument)
-{
-	char	   *names;
-	int			slashes = 0;
-
-	for (int at = 0; at < pointer->len; at++)
-		slashes += pointer->text[at] == '/';
-	pointer->tokens = palloc_extended(sizeof(SelectToken) * (slashes + 1), MCXT_ALLOC_HUGE);
-	pointer->ntokens = 0;
-
-	if (pointer->len > 0 && pointer->text[0] != '/')
-	{
-		SelectToken plain = {pointer->text, pointer->len, -1, false};
-
-		pointer->tokens[pointer->ntokens++] = plain;
-		return;
-	}
-	/* A name is never longer than it is written. */
-	names = palloc(Max(pointer->len, 1));
-	for (int at = 0; at < pointer->len;)
-		at = take_token(pointer, argument, at + 1, names + at, &pointer->tokens[pointer->ntokens++]);
-}
-
-/*
- * The pointers of an array argument.  Raises 22004 when one is NULL, 22023 when
- * one is malformed or the array has more than one dimension.
- */
-SelectList *
-select_list(ArrayType *array, const char *argument)
-{
-	SelectList *list = palloc(sizeof(SelectList));
-	Datum	   *elements;
-	bool	   *nulls;
-
-	if (ARR_NDIM(array) > 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s must be an array of one dimension", argument)));
-	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &elements, &nulls, &list->n);
-	list->pointers = palloc(sizeof(SelectPointer) * Max(list->n, 1));
-	for (int i = 0; i < list->n; i++)
-	{
-		text	   *element;
-
-		if (nulls[i])
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("%s must not contain null", argument)));
-		element = DatumGetTextPP(elements[i]);
-		list->pointers[i].text = VARDATA_ANY(element);
-		list->pointers[i].len = VARSIZE_ANY_EXHDR(element);
-		parse_pointer(&list->pointers[i], argument);
-	}
-	return list;
-}
-
-/* Whether a list has a pointer, written the same way. */
-static bool
-list_has(const SelectList *list, const SelectPointer *pointer)
-{
-	if (list == NULL)
-		return false;
-	for (int i = 0; i < list->n; i++)
-		if (list->pointers[i].len == pointer->len &&
-			memcmp(list->pointers[i].text, pointer->text, pointer->len) == 0)
-			return true;
-	return false;
-}
+static bool select_value(const JsonbValue *value, const Place *place,
+						 JsonbValue *result, bool *any);
 
 /*
  * Whether a pointer hits anything
@@ -193,9 +47,9 @@ list_has(const SelectList *list, const SelectPointer *pointer)
 
 /* Whether the rest of a pointer, from its token "at", leads to a value. */
 static bool
-pointer_hits(const SelectPointer *pointer, int at, const JsonbValue *value)
+pointer_hits(const JsonPointer *pointer, int at, const JsonbValue *value)
 {
-	const SelectToken *token = &pointer->tokens[at];
+	const JsonPointerToken *token = &pointer->tokens[at];
 	JsonbContainer *container;
 	JsonbIterator *it;
 	JsonbIteratorToken what;
@@ -229,37 +83,18 @@ pointer_hits(const SelectPointer *pointer, int at, const JsonbValue *value)
 
 /* Each include must hit something, unless it is optional. */
 static void
-check_include(const SelectList *include, const SelectList *optional, const JsonbValue *root)
+check_include(const JsonPointerList *include, const JsonPointerList *optional, const JsonbValue *root)
 {
 	for (int i = 0; i < include->n; i++)
 	{
-		const SelectPointer *pointer = &include->pointers[i];
+		const JsonPointer *pointer = &include->pointers[i];
 
 		CHECK_FOR_INTERRUPTS();
-		if (!list_has(optional, pointer) && !pointer_hits(pointer, 0, root))
+		if (!pointer_list_has(optional, pointer) && !pointer_hits(pointer, 0, root))
 			ereport(ERROR,
 					(errcode(ERRCODE_NO_SQL_JSON_ITEM),
 					 errmsg("include \"%.*s\" selects nothing in the body", pointer->len, pointer->text),
 					 errhint("Refuse a request without it, or name it in optional as well if it may be missing.")));
-	}
-}
-
-/*
- * Raises 22023 when optional names what include does not: that is a slip of the
- * pen, and would go unnoticed.
- */
-void
-select_check_optional(const SelectList *include, const SelectList *optional)
-{
-	for (int i = 0; optional != NULL && i < optional->n; i++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (!list_has(include, &optional->pointers[i]))
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("optional \"%.*s\" is not in include",
-							optional->pointers[i].len, optional->pointers[i].text),
-					 errhint("The list optional says which pointers of the list include may select nothing; write them there in the same way.")));
 	}
 }
 
@@ -281,7 +116,7 @@ reach_ends(const Reach *reach, int depth)
 static Reach
 reach_below(const Reach *above)
 {
-	Reach		reach = {0, palloc(sizeof(SelectPointer *) * Max(above->n, 1))};
+	Reach		reach = {0, palloc(sizeof(JsonPointer *) * Max(above->n, 1))};
 
 	return reach;
 }
@@ -296,7 +131,7 @@ reach_into(const Reach *above, int depth, const JsonbValue *name, int index, Rea
 	below->n = 0;
 	for (int i = 0; i < above->n; i++)
 	{
-		const SelectToken *token = &above->pointers[i]->tokens[depth];
+		const JsonPointerToken *token = &above->pointers[i]->tokens[depth];
 
 		if (above->pointers[i]->ntokens == depth)
 			continue;
@@ -334,7 +169,7 @@ place_free(Place *place)
  * any when it is itself selected or kept.
  */
 static bool
-select_object(SelectWalk *walk, JsonbContainer *container, const Place *place, JsonbValue *result)
+select_object(JsonbContainer *container, const Place *place, JsonbValue *result, bool *any)
 {
 	JsonbIterator *it = JsonbIteratorInit(container);
 	Place		below = place_below(place);
@@ -353,7 +188,7 @@ select_object(SelectWalk *walk, JsonbContainer *container, const Place *place, J
 		(void) JsonbIteratorNext(&it, &value, true);
 		reach_into(&place->include, place->depth, &name, -1, &below.include);
 		reach_into(&place->exclude, place->depth, &name, -1, &below.exclude);
-		if (!select_value(walk, &value, &below, &pairs[npairs].value))
+		if (!select_value(&value, &below, &pairs[npairs].value, any))
 			continue;
 		pairs[npairs].key = name;
 		pairs[npairs].order = npairs;
@@ -362,7 +197,7 @@ select_object(SelectWalk *walk, JsonbContainer *container, const Place *place, J
 	place_free(&below);
 
 	if (place->selected && begin.val.object.nPairs == 0)
-		walk->any = true;
+		*any = true;
 	result->type = jbvObject;
 	result->val.object.nPairs = npairs;
 	result->val.object.pairs = pairs;
@@ -376,7 +211,7 @@ array_tokens(const Place *place, bool *all, bool *by_index)
 	*all = *by_index = false;
 	for (int i = 0; i < place->include.n; i++)
 	{
-		const SelectPointer *pointer = place->include.pointers[i];
+		const JsonPointer *pointer = place->include.pointers[i];
 
 		if (pointer->ntokens == place->depth)
 			continue;
@@ -392,7 +227,7 @@ array_tokens(const Place *place, bool *all, bool *by_index)
  * is with arrays inside that array, unless pointers choose among their elements.
  */
 static bool
-select_array(SelectWalk *walk, JsonbContainer *container, const Place *place, JsonbValue *result)
+select_array(JsonbContainer *container, const Place *place, JsonbValue *result, bool *any)
 {
 	JsonbIterator *it = JsonbIteratorInit(container);
 	Place		below = place_below(place);
@@ -415,7 +250,7 @@ select_array(SelectWalk *walk, JsonbContainer *container, const Place *place, Js
 		CHECK_FOR_INTERRUPTS();
 		reach_into(&place->include, place->depth, NULL, nelements, &below.include);
 		reach_into(&place->exclude, place->depth, NULL, nelements, &below.exclude);
-		if (select_value(walk, &element, &below, &elements[nelements]))
+		if (select_value(&element, &below, &elements[nelements], any))
 			left = true;
 		else
 			elements[nelements].type = jbvNull;
@@ -424,7 +259,7 @@ select_array(SelectWalk *walk, JsonbContainer *container, const Place *place, Js
 	place_free(&below);
 
 	if (place->selected && nelements == 0)
-		walk->any = true;
+		*any = true;
 	result->type = jbvArray;
 	result->val.array.nElems = nelements;
 	result->val.array.elems = elements;
@@ -434,10 +269,11 @@ select_array(SelectWalk *walk, JsonbContainer *container, const Place *place, Js
 
 /*
  * What is left of a value; false: nothing.  An exclude that ends here wins over
- * all else.
+ * all else.  Sets *any when a scalar is selected, or an array or object that is
+ * empty.
  */
 static bool
-select_value(SelectWalk *walk, const JsonbValue *value, const Place *above, JsonbValue *result)
+select_value(const JsonbValue *value, const Place *above, JsonbValue *result, bool *any)
 {
 	Place		place = *above;
 
@@ -454,22 +290,22 @@ select_value(SelectWalk *walk, const JsonbValue *value, const Place *above, Json
 		JsonbContainer *container = value->val.binary.data;
 
 		return JsonContainerIsObject(container) ?
-			select_object(walk, container, &place, result) :
-			select_array(walk, container, &place, result);
+			select_object(container, &place, result, any) :
+			select_array(container, &place, result, any);
 	}
 	if (place.selected)
-		walk->any = true;
+		*any = true;
 	*result = *value;
 	return place.selected || place.kept;
 }
 
 /* All pointers of a list, or none. */
 static Reach
-reach_all(const SelectList *list)
+reach_all(const JsonPointerList *list)
 {
 	Reach		reach = {list == NULL ? 0 : list->n, NULL};
 
-	reach.pointers = palloc(sizeof(SelectPointer *) * Max(reach.n, 1));
+	reach.pointers = palloc(sizeof(JsonPointer *) * Max(reach.n, 1));
 	for (int i = 0; i < reach.n; i++)
 		reach.pointers[i] = &list->pointers[i];
 	return reach;
@@ -486,10 +322,10 @@ reach_all(const SelectList *list)
  * all is left.
  */
 Jsonb *
-select_part(Jsonb *body, const SelectList *include,
-			const SelectList *exclude, const SelectList *optional)
+select_part(Jsonb *body, const JsonPointerList *include,
+			const JsonPointerList *exclude, const JsonPointerList *optional)
 {
-	SelectWalk	walk = {false};
+	bool		any = false;
 	Place		place;
 	JsonbValue	root;
 	JsonbValue	part;
@@ -510,7 +346,7 @@ select_part(Jsonb *body, const SelectList *include,
 	place.depth = 0;
 	place.selected = include == NULL;
 	place.kept = false;
-	if (!select_value(&walk, &root, &place, &part) || !walk.any)
+	if (!select_value(&root, &place, &part, &any) || !any)
 		ereport(ERROR,
 				(errcode(ERRCODE_NO_SQL_JSON_ITEM),
 				 errmsg("nothing in the body is selected"),
