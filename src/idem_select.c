@@ -281,7 +281,10 @@ select_value(const JsonbValue *value, const Place *above, JsonbValue *result, bo
 	if (reach_ends(&place.exclude, place.depth))
 		return false;
 	if (reach_ends(&place.include, place.depth))
+	{
 		place.selected = true;
+		place.include.n = 0;
+	}
 	if (!place.selected && !place.kept && place.include.n == 0)
 		return false;
 

@@ -45,6 +45,7 @@ CREATE FUNCTION oracle(frame text) RETURNS text LANGUAGE sql AS
 	$$ SELECT encode(digest(convert_to(idem_canonical(frame::jsonb), 'UTF8'), 'sha256'), 'hex') $$;
 END
 
+documented_example();
 documented_cases();
 rfc6901();
 drawn_by_lot();
@@ -111,6 +112,17 @@ sub table
 		die "not as many cells as columns: $_\n" unless @cells == @columns;
 		[ map { s/^\s+|\s+$//gr =~ s/^`(.*)`$/$1/sr =~ s/\\\|/|/gr } @cells ]
 	} split /\n/, $rows;
+}
+
+# The first example and what it hashes.
+sub documented_example
+{
+	my ($example) = document() =~ /^```sql\n(.*?);\n```$/ms;
+	my ($array, $hash) = document() =~ /^ {4}(\["idem\.request",1,"exact".*\])\n {4}([0-9a-f]{64})$/m;
+
+	is($node->value(encode_utf8("SELECT encode(($example), 'hex')")), $hash, 'the example has the hash that is told');
+	is($node->value(encode_utf8("SELECT oracle('$array')")), $hash, 'which is that of the array that is told');
+	return;
 }
 
 sub documented_cases
