@@ -12,20 +12,33 @@ PGFILEDESC = "idem - one charge, one seat, one receipt"
 MODULE_big = idem
 OBJS = \
 	src/canonical.o \
+	src/canonical_order.o \
+	src/canonical_text.o \
+	src/canonical_text_ends.o \
+	src/canonical_text_number.o \
+	src/canonical_text_string.o \
 	src/idem.o \
 	src/idem_args.o \
+	src/idem_canonical.o \
 	src/idem_claim.o \
 	src/idem_guc.o \
 	src/idem_hash.o \
+	src/idem_hash_key.o \
 	src/idem_headers.o \
 	src/idem_inbox.o \
+	src/idem_json_text.o \
+	src/idem_jsonb.o \
 	src/idem_key.o \
 	src/idem_note.o \
 	src/idem_outbox.o \
 	src/idem_owner.o \
+	src/idem_pointer.o \
 	src/idem_relay_status.o \
+	src/idem_request.o \
+	src/idem_select.o \
 	src/idem_shmem.o \
 	src/idem_sweep.o \
+	src/idem_utf8.o \
 	src/idem_uuid.o \
 	src/record_answer.o \
 	src/record_claim.o \

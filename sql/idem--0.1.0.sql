@@ -84,29 +84,222 @@ COMMENT ON COLUMN idem.idem_http.changed IS 'whether this call made the transiti
 -- Canonical JSON and the request hash
 --
 
--- idem_canonical(body) -> text
+-- idem_canonical(body, mode) -> text
 --
 -- The canonical text of a JSON value: the layout of RFC 8785 (no white space,
 -- member names in the order of their UTF-16 code units, shortest escapes) with
 -- exact numbers: 1, 1.0, 1e0 and 100e-2 give 1, and two different decimals
 -- never give one text.
 --
--- Raises 54001 when the value is nested deeper than 1,000 levels, 54000 when the
--- text would be longer than 1 GB, and 22021 when a string of a database that is
--- not UTF-8 has no UTF-8 form.  Reads and writes nothing.
-CREATE FUNCTION idem_canonical(body jsonb) RETURNS text
+--	body	a JSON value, or JSON text, which is read strictly
+--	mode	exact; or jcs: the same text, but an error for a number that RFC 8785
+--			might write in another way, for texts that others recompute
+--
+-- Raises 22023 for another mode, 22003 for a number that mode jcs refuses, 54001
+-- when the value is nested deeper than 1,000 levels, 54000 when the text would
+-- be longer than 1 GB, and 22021 when a string of a database that is not UTF-8
+-- has no UTF-8 form.  Reads and writes nothing.
+CREATE FUNCTION idem_canonical(body jsonb, mode text DEFAULT 'exact') RETURNS text
 	AS 'MODULE_PATHNAME', 'idem_canonical'
 	LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION idem_canonical(jsonb) IS 'canonical text of a JSON value (RFC 8785 layout, exact numbers)';
+COMMENT ON FUNCTION idem_canonical(jsonb, text) IS 'canonical text of a JSON value (RFC 8785 layout, exact numbers)';
 
--- idem_hash(body) -> bytea
+-- Of JSON text moreover raises, each with the byte where it is: 22P02 for what
+-- is not JSON (RFC 8259), has a byte-order mark or a surrogate without its other
+-- half; 22P05 for \u0000 and for a character that the database's encoding lacks;
+-- 22021 for invalid UTF-8; 22030 for a name that an object has twice; 22003 for a
+-- number that jsonb can't hold.
+CREATE FUNCTION idem_canonical(body text, mode text DEFAULT 'exact') RETURNS text
+	AS 'MODULE_PATHNAME', 'idem_canonical_text'
+	LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION idem_canonical(text, text) IS 'canonical text of JSON text, read strictly (RFC 8785 layout, exact numbers)';
+
+-- idem_hash(body, mode) -> bytea
 --
--- SHA-256 (32 bytes) of idem_canonical(body), as UTF-8 and without building
--- that text.  Raises what idem_canonical raises.  Reads and writes nothing.
-CREATE FUNCTION idem_hash(body jsonb) RETURNS bytea
+-- SHA-256 (32 bytes) of idem_canonical(body, mode), as UTF-8 and without
+-- building that text.  Raises what idem_canonical raises, but for a text that is
+-- too long or has a character that the database's encoding lacks.  Reads and
+-- writes nothing.
+CREATE FUNCTION idem_hash(body jsonb, mode text DEFAULT 'exact') RETURNS bytea
 	AS 'MODULE_PATHNAME', 'idem_hash'
 	LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION idem_hash(jsonb) IS 'SHA-256 of the canonical text of a JSON value';
+COMMENT ON FUNCTION idem_hash(jsonb, text) IS 'SHA-256 of the canonical text of a JSON value';
+
+CREATE FUNCTION idem_hash(body text, mode text DEFAULT 'exact') RETURNS bytea
+	AS 'MODULE_PATHNAME', 'idem_hash_text'
+	LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION idem_hash(text, text) IS 'SHA-256 of the canonical text of JSON text, read strictly';
+
+-- idem_request_hash(method, path, body, include, exclude, optional, mode) -> bytea
+--
+-- 32 bytes that stand for a request: SHA-256 of the canonical text of
+--
+--	["idem.request",1,mode,method,path,include,exclude,selected]
+--
+-- where selected is the part of the body that counts.  The lists are sorted as
+-- names are and without repeats, null where they are NULL.  Without a body the
+-- last element is missing.  Whatever differs in these differs in the text.
+--
+--	method, path	as the request has them; neither is changed in any way
+--	body			jsonb, or text as it was received, which is read strictly; NULL:
+--					no body, which is not the body null
+--	include			which parts of the body count; NULL: all of it
+--	exclude			which parts don't, applied last; NULL: none
+--	optional		pointers of include, written in the same way, that may hit
+--					nothing; NULL: none
+--	mode			exact or jcs, as for idem_canonical
+--
+-- The lists hold JSON pointers (RFC 6901), in which * stands for all members or
+-- all elements, or plain names of members at the top level; '' is the whole body.
+-- docs/request-hash.md has the rules and a table of cases.
+--
+-- Raises 22004 (method, path, mode or a pointer is NULL), 22023 (no such mode, a
+-- malformed pointer, optional names what include does not), 22035 (an include
+-- hits nothing, or nothing is left), 54000 (a text of more than 256 MB to select
+-- from), and what idem_hash raises.  Reads and writes nothing.
+CREATE FUNCTION idem_request_hash(
+	method text,
+	path text,
+	body jsonb,
+	include text[] DEFAULT NULL,
+	exclude text[] DEFAULT NULL,
+	optional text[] DEFAULT NULL,
+	mode text DEFAULT 'exact')
+	RETURNS bytea
+	AS 'MODULE_PATHNAME', 'idem_request_hash'
+	LANGUAGE C IMMUTABLE PARALLEL SAFE;
+COMMENT ON FUNCTION idem_request_hash(text, text, jsonb, text[], text[], text[], text)
+	IS '32 bytes that stand for a request: method, path and what counts of its body';
+
+-- The body has a default in one of the two forms only, so that a call without it
+-- is not ambiguous.
+CREATE FUNCTION idem_request_hash(
+	method text,
+	path text,
+	body text DEFAULT NULL,
+	include text[] DEFAULT NULL,
+	exclude text[] DEFAULT NULL,
+	optional text[] DEFAULT NULL,
+	mode text DEFAULT 'exact')
+	RETURNS bytea
+	AS 'MODULE_PATHNAME', 'idem_request_hash_text'
+	LANGUAGE C IMMUTABLE PARALLEL SAFE;
+COMMENT ON FUNCTION idem_request_hash(text, text, text, text[], text[], text[], text)
+	IS '32 bytes that stand for a request: method, path and what counts of its body, JSON text';
+
+-- Secrets of keyed hashes.  Only idem.hash_hmac reads them.  pg_dump takes none
+-- along.  Row security without a policy keeps them from members of
+-- pg_read_all_data, and no statistics, which would hold samples, are gathered.
+CREATE TABLE idem.hash_key (
+	key_id		text COLLATE "C" PRIMARY KEY,
+	secret		bytea NOT NULL,
+	created_at	timestamptz NOT NULL
+);
+ALTER TABLE idem.hash_key ALTER COLUMN secret SET STATISTICS 0;
+ALTER TABLE idem.hash_key ENABLE ROW LEVEL SECURITY;
+COMMENT ON TABLE idem.hash_key IS 'secrets of keyed hashes: read by idem.hash_hmac alone, not dumped';
+COMMENT ON COLUMN idem.hash_key.key_id IS 'name that idem_request_hmac is given';
+COMMENT ON COLUMN idem.hash_key.secret IS '32 to 1,024 bytes, not to be seen';
+COMMENT ON COLUMN idem.hash_key.created_at IS 'when the key was added';
+
+CREATE VIEW idem.hash_keys AS
+	SELECT key_id, created_at FROM idem.hash_key;
+COMMENT ON VIEW idem.hash_keys IS 'which keys of keyed hashes there are, without their secrets';
+COMMENT ON COLUMN idem.hash_keys.key_id IS 'name that idem_request_hmac is given';
+COMMENT ON COLUMN idem.hash_keys.created_at IS 'when the key was added';
+
+-- idem_hash_key_add(key_id) -> void
+--
+-- Makes a key for idem_request_hmac, with a secret of 32 random bytes that nobody
+-- sees.  It is there for others when the transaction has committed.
+--
+--	key_id	a name, 1 to 255 characters, no control characters
+--
+-- Raises 22004, 22023, 25006, 42710 (there is one of this name: a secret is never
+-- replaced).
+CREATE FUNCTION idem_hash_key_add(key_id text) RETURNS void
+	AS 'MODULE_PATHNAME', 'idem_hash_key_add'
+	LANGUAGE C VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
+COMMENT ON FUNCTION idem_hash_key_add(text) IS 'makes a key of keyed hashes, with a random secret';
+
+-- idem_hash_key_import(key_id, secret) -> void
+--
+-- The same with a secret that exists elsewhere.  What is written in a statement,
+-- or given as its parameter, may be logged: take it from a file of the server, by
+-- pg_read_binary_file, and see the README for copying keys between servers.
+-- idem_grant gives this function to nobody.
+--
+--	key_id	a name, 1 to 255 characters, no control characters
+--	secret	32 to 1,024 bytes
+--
+-- Raises 22004, 22023, 25006, 42710.
+CREATE FUNCTION idem_hash_key_import(key_id text, secret bytea) RETURNS void
+	AS 'MODULE_PATHNAME', 'idem_hash_key_import'
+	LANGUAGE C VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
+COMMENT ON FUNCTION idem_hash_key_import(text, bytea) IS 'makes a key of keyed hashes, with a secret that exists elsewhere';
+
+-- idem_hash_key_retire(key_id) -> void
+--
+-- Deletes a key.  Hashes can't be made with it any more: retire it when the
+-- records that were claimed with it have expired.
+--
+-- Raises 22004, 22023, 25006, 42704 (no such key).
+CREATE FUNCTION idem_hash_key_retire(key_id text) RETURNS void
+	AS 'MODULE_PATHNAME', 'idem_hash_key_retire'
+	LANGUAGE C VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
+COMMENT ON FUNCTION idem_hash_key_retire(text) IS 'deletes a key of keyed hashes';
+
+-- idem.hash_hmac(key_id, message) -> bytea
+--
+-- HMAC-SHA-256 (RFC 2104; 32 bytes) of a message with the secret of a key; NULL
+-- for a NULL message.  What idem_request_hmac is made of.
+--
+-- Raises 22004, 22023, 42704 (no such key).
+CREATE FUNCTION idem.hash_hmac(key_id text, message bytea) RETURNS bytea
+	AS 'MODULE_PATHNAME', 'hash_hmac'
+	LANGUAGE C STABLE PARALLEL SAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
+COMMENT ON FUNCTION idem.hash_hmac(text, bytea) IS 'HMAC-SHA-256 of a message with the secret of a key';
+
+-- idem_request_hmac(key_id, method, path, body, include, exclude, optional, mode)
+-- -> bytea
+--
+-- A keyed hash of a request, 32 bytes: HMAC-SHA-256 over its idem_request_hash
+-- with the secret of a key.  For bodies whose only secret is short, a card number
+-- for example: from a plain hash it can be found by trying.
+--
+--	key_id	name of a key that idem_hash_key_add has made
+--
+-- The other arguments are those of idem_request_hash.  Raises what that raises,
+-- and 42704 (no such key).  Reads idem.hash_key and writes nothing.
+CREATE FUNCTION idem_request_hmac(
+	key_id text,
+	method text,
+	path text,
+	body jsonb,
+	include text[] DEFAULT NULL,
+	exclude text[] DEFAULT NULL,
+	optional text[] DEFAULT NULL,
+	mode text DEFAULT 'exact')
+	RETURNS bytea
+	LANGUAGE SQL STABLE PARALLEL SAFE
+	RETURN idem.hash_hmac(key_id, idem_request_hash(method, path, body, include, exclude, optional, mode));
+COMMENT ON FUNCTION idem_request_hmac(text, text, text, jsonb, text[], text[], text[], text)
+	IS 'a keyed hash of a request: HMAC-SHA-256 over its idem_request_hash';
+
+CREATE FUNCTION idem_request_hmac(
+	key_id text,
+	method text,
+	path text,
+	body text DEFAULT NULL,
+	include text[] DEFAULT NULL,
+	exclude text[] DEFAULT NULL,
+	optional text[] DEFAULT NULL,
+	mode text DEFAULT 'exact')
+	RETURNS bytea
+	LANGUAGE SQL STABLE PARALLEL SAFE
+	RETURN idem.hash_hmac(key_id, idem_request_hash(method, path, body, include, exclude, optional, mode));
+COMMENT ON FUNCTION idem_request_hmac(text, text, text, text, text[], text[], text[], text)
+	IS 'a keyed hash of a request with a body of JSON text: HMAC-SHA-256 over its idem_request_hash';
 
 -- idem_uuid7() -> uuid
 --
@@ -993,7 +1186,8 @@ SELECT idem_relay_sweep();
 --				hashes and keys, outbox_emit and INSERT into idem.outbox
 --	consumer	inbox_apply
 --	operator	idem_resolve, idem_lookup, idem_claim_stale, idem_sweep,
---				idem_relay_sweep, and reading tables and views of schema idem
+--				idem_relay_sweep, idem_hash_key_add, idem_hash_key_retire, and
+--				reading tables and views of schema idem, but no secrets
 --
 -- Raises 22004, 22023 (no such kind), 42704 (no such role).  Only a superuser
 -- can call it.  Undo with REVOKE or DROP OWNED BY.
@@ -1002,9 +1196,9 @@ CREATE FUNCTION idem_grant(kind text, role regrole) RETURNS void
 AS $$
 DECLARE
 	names	CONSTANT text[] := CASE kind
-		WHEN 'application' THEN '{idem_try_insert,idem_try_insert_many,idem_before_call,idem_complete,idem_mark_unknown,idem_yield,idem_claim_stale,idem_lookup,idem_http_problem,idem_key,idem_step_key,idem_canonical,idem_hash,idem_uuid7,outbox_emit,outbox_slot,outbox_note,kafka_topic_valid,headers_valid}'::text[]
+		WHEN 'application' THEN '{idem_try_insert,idem_try_insert_many,idem_before_call,idem_complete,idem_mark_unknown,idem_yield,idem_claim_stale,idem_lookup,idem_http_problem,idem_key,idem_step_key,idem_canonical,idem_hash,idem_request_hash,idem_request_hmac,hash_hmac,idem_uuid7,outbox_emit,outbox_slot,outbox_note,kafka_topic_valid,headers_valid}'::text[]
 		WHEN 'consumer' THEN '{inbox_apply}'::text[]
-		WHEN 'operator' THEN '{idem_resolve,idem_lookup,idem_claim_stale,idem_sweep,idem_relay_sweep,relay_state}'::text[]
+		WHEN 'operator' THEN '{idem_resolve,idem_lookup,idem_claim_stale,idem_sweep,idem_relay_sweep,idem_hash_key_add,idem_hash_key_retire,relay_state}'::text[]
 	END;
 	member	regprocedure;
 BEGIN
@@ -1031,7 +1225,7 @@ BEGIN
 		EXECUTE format('GRANT INSERT ON idem.outbox TO %s', role);
 		EXECUTE format('GRANT USAGE ON SEQUENCE idem.outbox_seq TO %s', role);
 	ELSIF kind = 'operator' THEN
-		EXECUTE format('GRANT SELECT ON idem.idempotency, idem.resolution, idem.unresolved, idem.outbox, idem.outbox_once, idem.inbox, idem.relay_status TO %s', role);
+		EXECUTE format('GRANT SELECT ON idem.idempotency, idem.resolution, idem.unresolved, idem.outbox, idem.outbox_once, idem.inbox, idem.relay_status, idem.hash_keys TO %s', role);
 	END IF;
 END
 $$;

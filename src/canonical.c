@@ -13,13 +13,24 @@
  */
 #include "canonical.h"
 
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
 /* ECMAScript writes a number without exponent while -6 < point <= 21. */
 #define PLAIN_POINT_ABOVE (-6)
 #define PLAIN_POINT_MAX 21
+
+/*
+ * The normal doubles, as digits behind the point and the place of the point,
+ * and the integers that are all doubles: up to 2^53.
+ */
+#define DOUBLE_DIGITS 15
+#define DOUBLE_MIN_DIGITS "22250738585072014"
+#define DOUBLE_MIN_POINT (-307)
+#define DOUBLE_MAX_DIGITS "17976931348623157"
+#define DOUBLE_MAX_POINT 309
+#define INTEGER_MAX_DIGITS "9007199254740992"
+#define INTEGER_MAX_POINT 16
 
 /* Prepare a sink; "write" is called with "ctx". */
 void
@@ -44,11 +55,12 @@ canonical_flush(CanonicalSink *sink)
 }
 
 /*
- * Bytes that are canonical already.  Long ones go through the buffer too, so
- * that "write" is called often enough to look for interrupts there.
+ * canonical_bytes for more than what is free in the buffer.  Long text goes
+ * through the buffer too, so that "write" is called often enough to look for
+ * interrupts there.
  */
 void
-canonical_bytes(CanonicalSink *sink, const char *data, size_t len)
+canonical_long_bytes(CanonicalSink *sink, const char *data, size_t len)
 {
 	while (len > CANONICAL_BUFFER_SIZE - sink->used)
 	{
@@ -64,9 +76,12 @@ canonical_bytes(CanonicalSink *sink, const char *data, size_t len)
 	sink->used += len;
 }
 
-/* The shortest escape of a character that can't stand for itself. */
-static void
-write_escape(CanonicalSink *sink, unsigned char c)
+/*
+ * The shortest escape of a character that can't stand for itself: a control
+ * character, a quotation mark or a backslash.
+ */
+void
+canonical_char_escaped(CanonicalSink *sink, unsigned char c)
 {
 	static const char hex[] = "0123456789abcdef";
 	char		escape[6] = {'\\', 'u', '0', '0', 0, 0};
@@ -123,9 +138,13 @@ any_needs_escape(uint64_t eight)
 	return ((control | quote | backslash) & ~eight & ones * 0x80) != 0;
 }
 
-/* How many bytes from the beginning stand for themselves. */
+/*
+ * Copy the bytes from the beginning that stand for themselves, and give how
+ * many those are.  The last bytes are taken together with some before them,
+ * once more.
+ */
 static size_t
-plain_length(const char *utf8, size_t len)
+copy_plain(char *to, const char *utf8, size_t len)
 {
 	size_t		at;
 	uint64_t	eight;
@@ -135,9 +154,33 @@ plain_length(const char *utf8, size_t len)
 		memcpy(&eight, utf8 + at, sizeof(eight));
 		if (any_needs_escape(eight))
 			break;
+		memcpy(to + at, &eight, sizeof(eight));
 	}
-	while (at < len && !needs_escape((unsigned char) utf8[at]))
-		at++;
+	if (len >= sizeof(eight) && len - at < sizeof(eight))
+	{
+		memcpy(&eight, utf8 + len - sizeof(eight), sizeof(eight));
+		if (!any_needs_escape(eight))
+		{
+			memcpy(to + len - sizeof(eight), &eight, sizeof(eight));
+			return len;
+		}
+	}
+	else if (len < sizeof(eight) && len >= sizeof(uint32_t))
+	{
+		uint32_t	first;
+		uint32_t	last;
+
+		memcpy(&first, utf8, sizeof(first));
+		memcpy(&last, utf8 + len - sizeof(last), sizeof(last));
+		if (!any_needs_escape((uint64_t) first << 32 | last))
+		{
+			memcpy(to, &first, sizeof(first));
+			memcpy(to + len - sizeof(last), &last, sizeof(last));
+			return len;
+		}
+	}
+	for (; at < len && !needs_escape((unsigned char) utf8[at]); at++)
+		to[at] = utf8[at];
 	return at;
 }
 
@@ -148,17 +191,27 @@ plain_length(const char *utf8, size_t len)
 void
 canonical_string(CanonicalSink *sink, const char *utf8, size_t len)
 {
-	size_t		plain;
-
 	canonical_char(sink, '"');
-	while ((plain = plain_length(utf8, len)) < len)
+	for (;;)
 	{
-		canonical_bytes(sink, utf8, plain);
-		write_escape(sink, (unsigned char) utf8[plain]);
-		utf8 += plain + 1;
-		len -= plain + 1;
+		size_t		space = CANONICAL_BUFFER_SIZE - sink->used;
+		size_t		piece = len < space ? len : space;
+		size_t		plain = copy_plain(sink->buffer + sink->used, utf8, piece);
+
+		sink->used += plain;
+		utf8 += plain;
+		len -= plain;
+		if (len == 0)
+			break;
+		if (plain == piece)
+			canonical_flush(sink);
+		else
+		{
+			canonical_char_escaped(sink, (unsigned char) *utf8);
+			utf8++;
+			len--;
+		}
 	}
-	canonical_bytes(sink, utf8, len);
 	canonical_char(sink, '"');
 }
 
@@ -210,67 +263,77 @@ write_plain(CanonicalSink *sink, const char *digits, size_t ndigits, int point)
 	}
 }
 
+/* Strip the zeros at either end, which are not significant. */
+void
+canonical_number_trim(CanonicalNumber *number)
+{
+	while (number->ndigits > 0 && number->digits[0] == '0')
+	{
+		number->digits++;
+		number->ndigits--;
+		number->point--;
+	}
+	while (number->ndigits > 0 && number->digits[number->ndigits - 1] == '0')
+		number->ndigits--;
+}
+
 /*
- * The decimal 0.DIGITS x 10^point, exactly: "digits" are "ndigits" characters
- * 0 to 9 with the decimal point after the first "point" of them (which may lie
- * before or behind all of them).  Zeros at either end are not significant, and
- * zero has no sign.  The text is never longer than the digits plus 21 zeros or
- * a short exponent.  The caller keeps the position of every digit well within
- * an int.
+ * Compare the magnitude of a trimmed number, which is not zero, with 0.LIMIT x
+ * 10^point: negative, zero or positive.
+ */
+static int
+compare_magnitude(const CanonicalNumber *number, const char *limit, int point)
+{
+	size_t		nlimit = strlen(limit);
+	size_t		common = number->ndigits < nlimit ? number->ndigits : nlimit;
+	int			order;
+
+	if (number->point != point)
+		return number->point < point ? -1 : 1;
+	order = memcmp(number->digits, limit, common);
+	if (order != 0)
+		return order;
+	return number->ndigits < nlimit ? -1 : number->ndigits > nlimit;
+}
+
+/*
+ * Does RFC 8785 surely write a trimmed number as canonical_number does?  It
+ * does for zero, for up to 15 significant digits within the range of normal
+ * doubles, and for integers up to 2^53.  docs/design.md says why.
+ */
+bool
+canonical_number_is_jcs(const CanonicalNumber *number)
+{
+	if (number->ndigits == 0)
+		return true;
+	if (number->ndigits <= DOUBLE_DIGITS)
+		return compare_magnitude(number, DOUBLE_MIN_DIGITS, DOUBLE_MIN_POINT) >= 0 &&
+			compare_magnitude(number, DOUBLE_MAX_DIGITS, DOUBLE_MAX_POINT) <= 0;
+	return number->point > 0 && number->ndigits <= (size_t) number->point &&
+		compare_magnitude(number, INTEGER_MAX_DIGITS, INTEGER_MAX_POINT) <= 0;
+}
+
+/*
+ * A trimmed number, exactly.  Zero has no sign.  The text is never longer than
+ * the digits plus 21 zeros or a short exponent.  The caller keeps the place of
+ * every digit well within an int.
  */
 void
-canonical_number(CanonicalSink *sink, bool negative,
-				 const char *digits, size_t ndigits, int point)
+canonical_number(CanonicalSink *sink, const CanonicalNumber *number)
 {
-	while (ndigits > 0 && digits[0] == '0')
-	{
-		digits++;
-		ndigits--;
-		point--;
-	}
-	while (ndigits > 0 && digits[ndigits - 1] == '0')
-		ndigits--;
+	const char *digits = number->digits;
+	size_t		ndigits = number->ndigits;
+	int			point = number->point;
 
 	if (ndigits == 0)
 	{
 		canonical_char(sink, '0');
 		return;
 	}
-	if (negative)
+	if (number->negative)
 		canonical_char(sink, '-');
 	if (point > PLAIN_POINT_ABOVE && point <= PLAIN_POINT_MAX)
 		write_plain(sink, digits, ndigits, point);
 	else
 		write_scientific(sink, digits, ndigits, point - 1);
-}
-
-/*
- * The place of a UTF-8 byte in UTF-16 order.  Code points above U+FFFF (lead
- * bytes F0 to F4) are surrogates there, so they come before U+E000 to U+FFFF
- * (lead bytes EE and EF).  All else orders alike in both encodings.
- */
-static int
-utf16_rank(unsigned char byte)
-{
-	return byte == 0xEE || byte == 0xEF ? byte + 0x10 : byte;
-}
-
-/*
- * Compare two names, valid UTF-8, by their UTF-16 code units: negative, zero or
- * positive.  Where two valid texts first differ, both bytes lead a character
- * or both continue one with the same lead, so that byte alone decides.
- */
-int
-canonical_compare_names(const char *a, size_t alen, const char *b, size_t blen)
-{
-	size_t		common = alen < blen ? alen : blen;
-	size_t		at;
-
-	for (at = 0; at < common; at++)
-	{
-		if (a[at] != b[at])
-			return utf16_rank((unsigned char) a[at]) -
-				utf16_rank((unsigned char) b[at]);
-	}
-	return alen < blen ? -1 : alen > blen;
 }

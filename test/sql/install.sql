@@ -86,7 +86,7 @@ SELECT indisprimary AS pk, pg_get_indexdef(indexrelid) AS index FROM pg_index WH
 SELECT attrelid::regclass, attname, collname FROM pg_attribute JOIN pg_collation AS c ON c.oid = attcollation
  WHERE (attrelid, attname) IN (('idem.idempotency'::regclass, 'principal_id'), ('idem.idempotency'::regclass, 'idempotency_key'), ('idem.inbox'::regclass, 'consumer'), ('idem.outbox_once'::regclass, 'once_key'))
  ORDER BY 1, 2;
--- pg_dump takes along all that can hold rows, and the sequences
+-- pg_dump takes along all that can hold rows, but not secrets, and the sequences
 SELECT c.oid::regclass AS not_dumped FROM pg_class AS c JOIN member ON classid = 'pg_class'::regclass AND objid = c.oid
  WHERE relkind IN ('r', 'S') AND NOT EXISTS (SELECT FROM pg_extension WHERE extname = 'idem' AND c.oid = ANY (extconfig));
 SELECT cardinality(extconfig) AS dumped, (SELECT string_agg(DISTINCT condition, ',') FROM unnest(extcondition) AS condition) AS conditions FROM pg_extension WHERE extname = 'idem';

@@ -40,6 +40,14 @@ is($node->value(shift @sql), "t\nf", 'the event is applied once');
 is(scalar @sql, 0, 'no block is left untested');
 is($node->value('SELECT count(*), min(topic) FROM idem.outbox'), '1|payments.payment-authorized', 'one event');
 
+# Hashes of requests, plain and keyed.
+my ($hashes) = blocks('The hash of a request', 'sql');
+is($node->value($hashes), "STARTED|t\nIN_PROGRESS|f", 'the hash of a request leaves out what changes from one retry to the next');
+my ($keyed, $rotation) = blocks('Keyed hashes', 'sql');
+like($node->value($keyed), qr/^\nSTARTED\|\d+$/, 'a claim with a keyed hash');
+is($node->value($rotation), "\nIN_PROGRESS\nIN_PROGRESS\n", 'a key is rotated, and the request stays the same');
+is($node->value('SELECT key_id FROM idem.hash_keys'), '2027-01', 'the old key is gone');
+
 # Privileges: what follows runs in the roles of the README.
 $node->safe_psql('postgres', $_) foreach blocks('Privileges', 'sql');
 

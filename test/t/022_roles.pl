@@ -24,6 +24,8 @@ my @roles = qw(app consumer operator);
 $node->safe_psql('postgres', "CREATE ROLE $_; SELECT idem_grant('" . ($_ eq 'app' ? 'application' : $_) . "', '$_')") foreach @roles;
 $node->safe_psql('postgres', q(CREATE ROLE nobody; CREATE ROLE "odd role, 'quoted'"));
 
+$node->safe_psql('postgres', "SELECT idem_hash_key_add('life')");
+
 my $expected = life('baseline', as => [ ('postgres_none') x 3 ]);
 like($expected, qr/STARTED.*MISMATCH.*REPLAY.*RESUMED.*UNKNOWN/s, 'the script goes through the outcomes');
 unlike($expected, qr/ERROR:  (?!ID00[12]|22004|22023|ID005)/, 'and hears no error but those that it asks for');
@@ -78,6 +80,7 @@ SELECT idempotency_key, outcome, changed, context FROM public.idem_claim_stale(:
 SELECT outcome FROM public.idem_try_insert(NULL, 'k', pg_catalog.sha256('1'));
 SELECT outcome FROM public.idem_try_insert(:'p', '', pg_catalog.sha256('1'));
 SELECT public.idem_key('"abc"'), public.idem_canonical('{"b": 1.0, "a": "x"}'), public.idem_hash('[1.0]'), public.idem_step_key('s', 't', 2);
+SELECT public.idem_request_hash('POST', '/p', '{"a": [{"b": 1.0}], "c": 2}', '{/a/*/b,c}', '{/c}'), public.idem_request_hmac('life', 'POST', '/p', '{"a": 1, "b": 2}'::pg_catalog.jsonb, exclude => '{b}');
 SELECT status, body FROM public.idem_http_problem('idempotency_key_missing');
 SELECT public.outbox_emit('t', :'p', 'e', '{"n": 1}', once_key => :'p') AS event \\gset
 SELECT pg_catalog.uuid_eq(public.outbox_emit('t', :'p', 'e', '{"n": 1}', once_key => :'p'), :'event');
