@@ -12,8 +12,10 @@ PGFILEDESC = "idem - one charge, one seat, one receipt"
 MODULE_big = idem
 OBJS = \
 	src/canonical.o \
+	src/canonical_text.o \
 	src/idem.o \
 	src/idem_args.o \
+	src/idem_canonical.o \
 	src/idem_claim.o \
 	src/idem_guc.o \
 	src/idem_hash.o \

@@ -84,29 +84,51 @@ COMMENT ON COLUMN idem.idem_http.changed IS 'whether this call made the transiti
 -- Canonical JSON and the request hash
 --
 
--- idem_canonical(body) -> text
+-- idem_canonical(body, mode) -> text
 --
 -- The canonical text of a JSON value: the layout of RFC 8785 (no white space,
 -- member names in the order of their UTF-16 code units, shortest escapes) with
 -- exact numbers: 1, 1.0, 1e0 and 100e-2 give 1, and two different decimals
 -- never give one text.
 --
--- Raises 54001 when the value is nested deeper than 1,000 levels, 54000 when the
--- text would be longer than 1 GB, and 22021 when a string of a database that is
--- not UTF-8 has no UTF-8 form.  Reads and writes nothing.
-CREATE FUNCTION idem_canonical(body jsonb) RETURNS text
+--	body	a JSON value, or JSON text, which is read strictly
+--	mode	exact; or jcs: the same text, but an error for a number that RFC 8785
+--			might write in another way, for texts that others recompute
+--
+-- Raises 22023 for another mode, 22003 for a number that mode jcs refuses, 54001
+-- when the value is nested deeper than 1,000 levels, 54000 when the text would
+-- be longer than 1 GB, and 22021 when a string of a database that is not UTF-8
+-- has no UTF-8 form.  Reads and writes nothing.
+CREATE FUNCTION idem_canonical(body jsonb, mode text DEFAULT 'exact') RETURNS text
 	AS 'MODULE_PATHNAME', 'idem_canonical'
 	LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION idem_canonical(jsonb) IS 'canonical text of a JSON value (RFC 8785 layout, exact numbers)';
+COMMENT ON FUNCTION idem_canonical(jsonb, text) IS 'canonical text of a JSON value (RFC 8785 layout, exact numbers)';
 
--- idem_hash(body) -> bytea
+-- Of JSON text moreover raises, each with the byte where it is: 22P02 for what
+-- is not JSON (RFC 8259), has a byte-order mark or a surrogate without its other
+-- half; 22P05 for \u0000 and for a character that the database's encoding lacks;
+-- 22021 for invalid UTF-8; 22030 for a name that an object has twice; 22003 for a
+-- number that jsonb can't hold.
+CREATE FUNCTION idem_canonical(body text, mode text DEFAULT 'exact') RETURNS text
+	AS 'MODULE_PATHNAME', 'idem_canonical_text'
+	LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION idem_canonical(text, text) IS 'canonical text of JSON text, read strictly (RFC 8785 layout, exact numbers)';
+
+-- idem_hash(body, mode) -> bytea
 --
--- SHA-256 (32 bytes) of idem_canonical(body), as UTF-8 and without building
--- that text.  Raises what idem_canonical raises.  Reads and writes nothing.
-CREATE FUNCTION idem_hash(body jsonb) RETURNS bytea
+-- SHA-256 (32 bytes) of idem_canonical(body, mode), as UTF-8 and without
+-- building that text.  Raises what idem_canonical raises, but for a text that is
+-- too long or has a character that the database's encoding lacks.  Reads and
+-- writes nothing.
+CREATE FUNCTION idem_hash(body jsonb, mode text DEFAULT 'exact') RETURNS bytea
 	AS 'MODULE_PATHNAME', 'idem_hash'
 	LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION idem_hash(jsonb) IS 'SHA-256 of the canonical text of a JSON value';
+COMMENT ON FUNCTION idem_hash(jsonb, text) IS 'SHA-256 of the canonical text of a JSON value';
+
+CREATE FUNCTION idem_hash(body text, mode text DEFAULT 'exact') RETURNS bytea
+	AS 'MODULE_PATHNAME', 'idem_hash_text'
+	LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION idem_hash(text, text) IS 'SHA-256 of the canonical text of JSON text, read strictly';
 
 -- idem_uuid7() -> uuid
 --

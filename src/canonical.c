@@ -13,13 +13,27 @@
  */
 #include "canonical.h"
 
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
 /* ECMAScript writes a number without exponent while -6 < point <= 21. */
 #define PLAIN_POINT_ABOVE (-6)
 #define PLAIN_POINT_MAX 21
+
+/*
+ * The normal doubles, as digits behind the point and the place of the point,
+ * and the integers that are all doubles: up to 2^53.
+ */
+#define DOUBLE_DIGITS 15
+#define DOUBLE_MIN_DIGITS "22250738585072014"
+#define DOUBLE_MIN_POINT (-307)
+#define DOUBLE_MAX_DIGITS "17976931348623157"
+#define DOUBLE_MAX_POINT 309
+#define INTEGER_MAX_DIGITS "9007199254740992"
+#define INTEGER_MAX_POINT 16
+
+/* Up to here members are sorted by insertion, without scratch space. */
+#define INSERTION_MAX 16
 
 /* Prepare a sink; "write" is called with "ctx". */
 void
@@ -64,9 +78,12 @@ canonical_bytes(CanonicalSink *sink, const char *data, size_t len)
 	sink->used += len;
 }
 
-/* The shortest escape of a character that can't stand for itself. */
-static void
-write_escape(CanonicalSink *sink, unsigned char c)
+/*
+ * The shortest escape of a character that can't stand for itself: a control
+ * character, a quotation mark or a backslash.
+ */
+void
+canonical_char_escaped(CanonicalSink *sink, unsigned char c)
 {
 	static const char hex[] = "0123456789abcdef";
 	char		escape[6] = {'\\', 'u', '0', '0', 0, 0};
@@ -154,7 +171,7 @@ canonical_string(CanonicalSink *sink, const char *utf8, size_t len)
 	while ((plain = plain_length(utf8, len)) < len)
 	{
 		canonical_bytes(sink, utf8, plain);
-		write_escape(sink, (unsigned char) utf8[plain]);
+		canonical_char_escaped(sink, (unsigned char) utf8[plain]);
 		utf8 += plain + 1;
 		len -= plain + 1;
 	}
@@ -210,33 +227,74 @@ write_plain(CanonicalSink *sink, const char *digits, size_t ndigits, int point)
 	}
 }
 
+/* Strip the zeros at either end, which are not significant. */
+void
+canonical_number_trim(CanonicalNumber *number)
+{
+	while (number->ndigits > 0 && number->digits[0] == '0')
+	{
+		number->digits++;
+		number->ndigits--;
+		number->point--;
+	}
+	while (number->ndigits > 0 && number->digits[number->ndigits - 1] == '0')
+		number->ndigits--;
+}
+
 /*
- * The decimal 0.DIGITS x 10^point, exactly: "digits" are "ndigits" characters
- * 0 to 9 with the decimal point after the first "point" of them (which may lie
- * before or behind all of them).  Zeros at either end are not significant, and
- * zero has no sign.  The text is never longer than the digits plus 21 zeros or
- * a short exponent.  The caller keeps the position of every digit well within
- * an int.
+ * Compare the magnitude of a trimmed number, which is not zero, with 0.LIMIT x
+ * 10^point: negative, zero or positive.
+ */
+static int
+compare_magnitude(const CanonicalNumber *number, const char *limit, int point)
+{
+	size_t		nlimit = strlen(limit);
+	size_t		common = number->ndigits < nlimit ? number->ndigits : nlimit;
+	int			order;
+
+	if (number->point != point)
+		return number->point < point ? -1 : 1;
+	order = memcmp(number->digits, limit, common);
+	if (order != 0)
+		return order;
+	return number->ndigits < nlimit ? -1 : number->ndigits > nlimit;
+}
+
+/*
+ * Does RFC 8785 surely write a trimmed number as canonical_number does?  It
+ * does for zero, for up to 15 significant digits within the range of normal
+ * doubles, and for integers up to 2^53.  docs/design.md says why.
+ */
+bool
+canonical_number_is_jcs(const CanonicalNumber *number)
+{
+	if (number->ndigits == 0)
+		return true;
+	if (number->ndigits <= DOUBLE_DIGITS)
+		return compare_magnitude(number, DOUBLE_MIN_DIGITS, DOUBLE_MIN_POINT) >= 0 &&
+			compare_magnitude(number, DOUBLE_MAX_DIGITS, DOUBLE_MAX_POINT) <= 0;
+	return number->point > 0 && number->ndigits <= (size_t) number->point &&
+		compare_magnitude(number, INTEGER_MAX_DIGITS, INTEGER_MAX_POINT) <= 0;
+}
+
+/*
+ * A trimmed number, exactly.  Zero has no sign.  The text is never longer than
+ * the digits plus 21 zeros or a short exponent.  The caller keeps the place of
+ * every digit well within an int.
  */
 void
-canonical_number(CanonicalSink *sink, bool negative,
-				 const char *digits, size_t ndigits, int point)
+canonical_number(CanonicalSink *sink, const CanonicalNumber *number)
 {
-	while (ndigits > 0 && digits[0] == '0')
-	{
-		digits++;
-		ndigits--;
-		point--;
-	}
-	while (ndigits > 0 && digits[ndigits - 1] == '0')
-		ndigits--;
+	const char *digits = number->digits;
+	size_t		ndigits = number->ndigits;
+	int			point = number->point;
 
 	if (ndigits == 0)
 	{
 		canonical_char(sink, '0');
 		return;
 	}
-	if (negative)
+	if (number->negative)
 		canonical_char(sink, '-');
 	if (point > PLAIN_POINT_ABOVE && point <= PLAIN_POINT_MAX)
 		write_plain(sink, digits, ndigits, point);
@@ -249,7 +307,7 @@ canonical_number(CanonicalSink *sink, bool negative,
  * bytes F0 to F4) are surrogates there, so they come before U+E000 to U+FFFF
  * (lead bytes EE and EF).  All else orders alike in both encodings.
  */
-static int
+static inline int
 utf16_rank(unsigned char byte)
 {
 	return byte == 0xEE || byte == 0xEF ? byte + 0x10 : byte;
@@ -264,13 +322,130 @@ int
 canonical_compare_names(const char *a, size_t alen, const char *b, size_t blen)
 {
 	size_t		common = alen < blen ? alen : blen;
-	size_t		at;
+	size_t		at = 0;
+	uint64_t	eight_a;
+	uint64_t	eight_b;
 
-	for (at = 0; at < common; at++)
+	for (; common - at >= sizeof(eight_a); at += sizeof(eight_a))
+	{
+		memcpy(&eight_a, a + at, sizeof(eight_a));
+		memcpy(&eight_b, b + at, sizeof(eight_b));
+		if (eight_a != eight_b)
+			break;
+	}
+	for (; at < common; at++)
 	{
 		if (a[at] != b[at])
 			return utf16_rank((unsigned char) a[at]) -
 				utf16_rank((unsigned char) b[at]);
 	}
 	return alen < blen ? -1 : alen > blen;
+}
+
+/*
+ * The first eight bytes of a name, so that the order of these numbers is the
+ * order of the names, but for names with one prefix.  Shorter names end in
+ * zeros; no name has a zero byte.
+ */
+static inline uint64_t
+name_prefix(const char *name, size_t len)
+{
+	uint64_t	prefix = 0;
+	size_t		n = len < sizeof(prefix) ? len : sizeof(prefix);
+	size_t		at;
+
+	for (at = 0; at < n; at++)
+		prefix = prefix << 8 | (uint64_t) utf16_rank((unsigned char) name[at]);
+	return n == 0 ? 0 : prefix << 8 * (sizeof(prefix) - n);
+}
+
+static inline bool
+comes_after(const CanonicalMember *a, const CanonicalMember *b)
+{
+	const size_t skip = sizeof(a->prefix);
+
+	if (a->prefix != b->prefix)
+		return a->prefix > b->prefix;
+	/* Names as short as the prefix are equal now. */
+	if (a->name_len <= skip || b->name_len <= skip)
+		return a->name_len > b->name_len;
+	return canonical_compare_names(a->name + skip, a->name_len - skip,
+								   b->name + skip, b->name_len - skip) > 0;
+}
+
+static void
+insertion_sort(CanonicalMember *members, size_t nmembers)
+{
+	size_t		i;
+	size_t		to;
+
+	for (i = 1; i < nmembers; i++)
+	{
+		CanonicalMember member = members[i];
+
+		for (to = i; to > 0 && comes_after(&members[to - 1], &member); to--)
+			members[to] = members[to - 1];
+		members[to] = member;
+	}
+}
+
+/* Merge the sorted members [0, middle) and [middle, end), by way of scratch. */
+static void
+merge(CanonicalMember *members, size_t middle, size_t end,
+	  CanonicalMember *scratch)
+{
+	size_t		left = 0;
+	size_t		right = middle;
+	size_t		to = 0;
+
+	if (!comes_after(&members[middle - 1], &members[middle]))
+		return;
+	memcpy(scratch, members, middle * sizeof(*members));
+	while (left < middle && right < end)
+	{
+		if (comes_after(&scratch[left], &members[right]))
+			members[to++] = members[right++];
+		else
+			members[to++] = scratch[left++];
+	}
+	memcpy(members + to, scratch + left, (middle - left) * sizeof(*members));
+}
+
+/* How many members' space canonical_sort_members needs, theirs included. */
+size_t
+canonical_sort_space(size_t nmembers)
+{
+	return nmembers <= INSERTION_MAX ? nmembers : 2 * nmembers;
+}
+
+/*
+ * Sort the members of an object by their names.  The order of equal ones is
+ * kept.  Never slower than n log n comparisons, whatever names someone sends.
+ * "tick" is called now and then, and may leave by a jump.
+ */
+void
+canonical_sort_members(CanonicalMember *members, size_t nmembers,
+					   void (*tick) (void *ctx), void *ctx)
+{
+	size_t		run;
+	size_t		at;
+
+	for (at = 0; at < nmembers; at++)
+		members[at].prefix = name_prefix(members[at].name,
+										 members[at].name_len);
+	for (at = 0; at < nmembers; at += INSERTION_MAX)
+		insertion_sort(members + at, nmembers - at < INSERTION_MAX ?
+					   nmembers - at : INSERTION_MAX);
+	for (run = INSERTION_MAX; run < nmembers; run *= 2)
+	{
+		for (at = 0; nmembers - at > run; at += 2 * run)
+		{
+			size_t		end = nmembers - at < 2 * run ? nmembers - at : 2 * run;
+
+			tick(ctx);
+			merge(members + at, run, end, members + nmembers);
+			if (end < 2 * run)
+				break;
+		}
+	}
 }

@@ -15,8 +15,22 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
-#define CANONICAL_BUFFER_SIZE 1024
+/* How deep arrays and objects may be nested, in any entry. */
+#define CANONICAL_MAX_DEPTH 1000
+
+#define CANONICAL_BUFFER_SIZE 8192
+
+/*
+ * Both modes write the same text.  CANONICAL_JCS refuses a number for which
+ * RFC 8785 might write another one.
+ */
+typedef enum CanonicalMode
+{
+	CANONICAL_EXACT,
+	CANONICAL_JCS
+} CanonicalMode;
 
 /*
  * Where canonical text goes.  "write" gets the text in pieces of at most
@@ -31,16 +45,49 @@ typedef struct CanonicalSink
 	char		buffer[CANONICAL_BUFFER_SIZE];
 } CanonicalSink;
 
+/*
+ * The decimal 0.DIGITS x 10^point: "digits" are "ndigits" characters 0 to 9,
+ * with the decimal point after the first "point" of them (which may lie before
+ * or behind all of them).
+ */
+typedef struct CanonicalNumber
+{
+	bool		negative;
+	const char *digits;
+	size_t		ndigits;
+	int			point;
+} CanonicalNumber;
+
+/*
+ * A member of an object, to be put in order.  The caller sets all but
+ * "prefix", which canonical_sort_members makes of the name.
+ */
+typedef struct CanonicalMember
+{
+	uint64_t	prefix;
+	const char *name;			/* valid UTF-8 without zero bytes */
+	uint32_t	name_len;
+	uint32_t	value;			/* the caller's: where its value is */
+	uint32_t	entry;			/* the caller's */
+} CanonicalMember;
+
 extern void canonical_init(CanonicalSink *sink,
 						   void (*write) (void *ctx, const char *data, size_t len),
 						   void *ctx);
 extern void canonical_flush(CanonicalSink *sink);
 extern void canonical_bytes(CanonicalSink *sink, const char *data, size_t len);
+extern void canonical_char_escaped(CanonicalSink *sink, unsigned char c);
 extern void canonical_string(CanonicalSink *sink, const char *utf8, size_t len);
-extern void canonical_number(CanonicalSink *sink, bool negative,
-							 const char *digits, size_t ndigits, int point);
+
+extern void canonical_number_trim(CanonicalNumber *number);
+extern bool canonical_number_is_jcs(const CanonicalNumber *number);
+extern void canonical_number(CanonicalSink *sink, const CanonicalNumber *number);
+
 extern int	canonical_compare_names(const char *a, size_t alen,
 									const char *b, size_t blen);
+extern size_t canonical_sort_space(size_t nmembers);
+extern void canonical_sort_members(CanonicalMember *members, size_t nmembers,
+								   void (*tick) (void *ctx), void *ctx);
 
 /* One byte of structure. */
 static inline void
