@@ -5,6 +5,8 @@ from decimal import Decimal
 
 import oracle
 
+SMALLEST_NORMAL = Decimal('2.2250738585072014e-308')
+
 # What encodings, escapes and sort orders trip over.
 CHARACTERS = ('abAZ019 /\'<&', '"\\', '\x01\x08\t\n\x0b\f\r\x1f', '\x7f\x80\x9f\xa0\xe9\u0301\u07ff', '\u0800\u20ac\u2028\u2029',
               '\ud7ff\ue000\ufb33\ufdd0\ufeff\ufffd\ufffe\uffff', '\U00010000\U0001f602\U0001fffe\U0010fffe\U0010ffff')
@@ -228,3 +230,9 @@ class Mutations:
                 piece = ''
             text = text[:start] + piece + text[end:]
         return text
+
+
+def near_the_limit(number):
+    """More than 15 significant digits, or smaller than normal doubles: mode jcs need
+    not accept it."""
+    return len(oracle.number(number).partition('e')[0].strip('-0').replace('.', '')) > 15 or 0 < abs(number) < SMALLEST_NORMAL

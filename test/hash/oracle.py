@@ -91,6 +91,7 @@ class Refused(Exception):
 DEPTH_MAX = 1000
 WHOLE_DIGITS_MAX = 131072
 FRACTION_DIGITS_MAX = 16383
+EXPONENT_LIMIT = (1 << 30) - 1
 
 
 def parse(text):
@@ -119,18 +120,17 @@ def _object(pairs):
 
 
 def _number(text):
-    """Within the limits of numeric: digits before the point, and behind it."""
+    """Within the limits of numeric: digits before the point, without zeros that lead,
+    and digits behind it as they are written."""
     mantissa, _, exponent = text.lower().partition('e')
     whole, _, fraction = mantissa.lstrip('-').partition('.')
-    digits = (whole + fraction).lstrip('0')
     shift = int(exponent or 0)
-    if not digits:
-        return Decimal(0)
-    if len(digits) - len(fraction) + shift > WHOLE_DIGITS_MAX:
+    digits = (whole + fraction).lstrip('0')
+    if abs(shift) >= EXPONENT_LIMIT or len(fraction) - shift > FRACTION_DIGITS_MAX:
         raise Refused('range')
-    if len(fraction) - (len(digits) - len(digits.rstrip('0'))) - shift > FRACTION_DIGITS_MAX:
+    if digits and len(digits) - len(fraction) + shift > WHOLE_DIGITS_MAX:
         raise Refused('range')
-    return Decimal(text)
+    return Decimal(text) if digits else Decimal(0)
 
 
 def _check(value, depth):

@@ -69,14 +69,20 @@ class Server:
                 for number, text in enumerate(texts):
                     copy.write_row((number, text.encode() if isinstance(text, str) else text))
             cursor.execute(f"""
-                SELECT convert_to(r.canonical, 'UTF8'), r.hash, r.code, r.message, r.detail,
+                SELECT convert_to(r.canonical, 'UTF8'), r.hash, r.code,
+                    convert_to(r.message, getdatabaseencoding()), convert_to(r.detail, getdatabaseencoding()),
                     digest(convert_to(r.canonical, 'UTF8'), 'sha256')
                 FROM (SELECT * FROM input ORDER BY n OFFSET 0) AS input, pg_temp.from_{entry}(body, %s) AS r
                 ORDER BY n""", (mode,))
-            return [Result(row[0] if row[0] is None else row[0].decode(), *row[1:]) for row in cursor]
+            return [Result(row[0] if row[0] is None else row[0].decode(), row[1], row[2], *map(said, row[3:5]), row[5]) for row in cursor]
 
     def rows(self, sql, *arguments):
         return self.connection.execute(sql, arguments).fetchall()
+
+
+def said(words):
+    """An error's words, with whatever bytes the server quotes in them."""
+    return (words or b'').decode(errors='replace')
 
 
 class Report:
