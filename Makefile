@@ -12,6 +12,7 @@ PGFILEDESC = "idem - one charge, one seat, one receipt"
 MODULE_big = idem
 OBJS = \
 	src/canonical.o \
+	src/canonical_order.o \
 	src/canonical_text.o \
 	src/idem.o \
 	src/idem_args.o \
@@ -21,6 +22,8 @@ OBJS = \
 	src/idem_hash.o \
 	src/idem_headers.o \
 	src/idem_inbox.o \
+	src/idem_json_text.o \
+	src/idem_jsonb.o \
 	src/idem_key.o \
 	src/idem_note.o \
 	src/idem_outbox.o \
@@ -28,6 +31,7 @@ OBJS = \
 	src/idem_relay_status.o \
 	src/idem_shmem.o \
 	src/idem_sweep.o \
+	src/idem_utf8.o \
 	src/idem_uuid.o \
 	src/record_answer.o \
 	src/record_rules.o \

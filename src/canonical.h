@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* How deep arrays and objects may be nested, in any entry. */
 #define CANONICAL_MAX_DEPTH 1000
@@ -75,7 +76,7 @@ extern void canonical_init(CanonicalSink *sink,
 						   void (*write) (void *ctx, const char *data, size_t len),
 						   void *ctx);
 extern void canonical_flush(CanonicalSink *sink);
-extern void canonical_bytes(CanonicalSink *sink, const char *data, size_t len);
+extern void canonical_long_bytes(CanonicalSink *sink, const char *data, size_t len);
 extern void canonical_char_escaped(CanonicalSink *sink, unsigned char c);
 extern void canonical_string(CanonicalSink *sink, const char *utf8, size_t len);
 
@@ -83,6 +84,7 @@ extern void canonical_number_trim(CanonicalNumber *number);
 extern bool canonical_number_is_jcs(const CanonicalNumber *number);
 extern void canonical_number(CanonicalSink *sink, const CanonicalNumber *number);
 
+/* canonical_order.c */
 extern int	canonical_compare_names(const char *a, size_t alen,
 									const char *b, size_t blen);
 extern size_t canonical_sort_space(size_t nmembers);
@@ -96,6 +98,19 @@ canonical_char(CanonicalSink *sink, char c)
 	if (sink->used == CANONICAL_BUFFER_SIZE)
 		canonical_flush(sink);
 	sink->buffer[sink->used++] = c;
+}
+
+/* Bytes that are canonical already. */
+static inline void
+canonical_bytes(CanonicalSink *sink, const char *data, size_t len)
+{
+	if (len > CANONICAL_BUFFER_SIZE - sink->used)
+		canonical_long_bytes(sink, data, len);
+	else
+	{
+		memcpy(sink->buffer + sink->used, data, len);
+		sink->used += len;
+	}
 }
 
 #endif							/* IDEM_CANONICAL_H */
