@@ -6,7 +6,7 @@
 #							status; does nothing for any other user
 #	stage DIR [MAKE ARGS]	a PostgreSQL of our own in DIR, with idem in it
 #	kafka_jars				prints the folder with Apache Kafka's jars
-#	hash_peers [rust]		prints the folder with other makers of canonical JSON
+#	hash_peers all|rust		prints the folder with other makers of canonical JSON
 #	free_port				prints a TCP port that is free on 127.0.0.1
 #
 # Settings from outside: PG_CONFIG, IDEM_CACHE (folder for Kafka's jars and others),
@@ -239,30 +239,31 @@ fetch_kafka() {
 	fi
 }
 
-# Packages to install the peers with; what is there already will do.
-hash_peers_packages() {
-	# Debian 12's cargo is too old for them; this one is kept up to date.
-	command -v cargo >/dev/null || echo cargo-web
-	if [ "${1:-}" != rust ]; then
-		echo nodejs python3-pip
-		command -v npm >/dev/null || echo npm
-	fi
-}
-
 # A folder for each state of test/hash/peers.
 hash_peers_folder() {
 	local state
 
 	state=$(cd "$IDEM_ROOT/test/hash/peers" && find . -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum)
-	cache_folder "hash-peers-${state:0:12}" "complete-${1:-all}"
+	cache_folder "hash-peers-${state:0:12}" "complete-$1"
 }
 
-# With "rust", the one that is written in Rust.
+# Packages to run the peers with and, when they are not there yet, to install them
+# with; a cargo or an npm from elsewhere will do.
+hash_peers_packages() {
+	[ "$1" = rust ] || echo nodejs
+	[ ! -r "$(hash_peers_folder "$1")/complete-$1" ] || return 0
+	# Debian 12's cargo is too old for them; this one is kept up to date.
+	command -v cargo >/dev/null || echo cargo-web
+	[ "$1" = rust ] || echo python3-pip
+	[ "$1" = rust ] || command -v npm >/dev/null || echo npm
+}
+
+# All of them, or the one that is written in Rust.
 hash_peers() {
 	local folder
 
-	folder=$(hash_peers_folder "${1:-all}")
-	cached "$folder" "complete-${1:-all}" fetch_hash_peers "$folder" "${1:-all}"
+	folder=$(hash_peers_folder "$1")
+	cached "$folder" "complete-$1" fetch_hash_peers "$folder" "$1"
 }
 
 fetch_hash_peers() {

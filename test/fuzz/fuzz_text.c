@@ -1,180 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * fuzz_text.c
- *	  The reader of JSON text under a fuzzer, with what must hold of any text.
+ *	  The reader of JSON text under a fuzzer: what must hold of any text.
  *
  * libFuzzer calls LLVMFuzzerTestOneInput with texts; test/fuzz/run builds and
- * runs it.  The reader is the very source of the extension; its surroundings
- * here count what it allocates, fail on demand, and leave by a jump.
+ * runs it.  The reader is the very source of the extension.
  *
  *-------------------------------------------------------------------------
  */
-#include <setjmp.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include <stdint.h>
 #include <string.h>
 
-#include "../../src/canonical_text.h"
-
-/* A failed expectation stops the fuzzer, which keeps the text. */
-#define EXPECT(condition) \
-	do { \
-		if (!(condition)) \
-		{ \
-			fprintf(stderr, "%s:%d: this does not hold: %s\n", \
-					__FILE__, __LINE__, #condition); \
-			abort(); \
-		} \
-	} while (0)
-
-/*
- * The reader's surroundings.  Blocks are in a list, so that none is lost and
- * those of a reader that was left by a jump can be freed.
- */
-typedef struct Block
-{
-	struct Block *next;
-	struct Block *previous;
-} Block;
-
-typedef struct World
-{
-	Block		blocks;			/* the list's head */
-	long		allocations;
-	long		fail_at;		/* this allocation gives NULL; -1: none */
-	long		ticks;
-	long		jump_at;		/* this tick jumps; -1: none */
-	jmp_buf		jump;
-	char	   *text;			/* what the sink got */
-	size_t		len;
-	size_t		size;
-} World;
-
-typedef struct Answer
-{
-	bool		accepted;
-	CanonicalTextError error;
-	char	   *text;
-	size_t		len;
-	long		allocations;
-	long		ticks;
-} Answer;
-
-static void
-forget_block(Block *block)
-{
-	block->previous->next = block->next;
-	block->next->previous = block->previous;
-	free(block);
-}
-
-static void *
-resize(void *ctx, void *block, size_t size)
-{
-	World	   *world = ctx;
-	Block	   *old = block ? (Block *) block - 1 : NULL;
-	Block	   *new;
-
-	EXPECT(size > 0);
-	if (world->allocations++ == world->fail_at)
-		return NULL;
-	if (old)
-	{
-		old->previous->next = old->next;
-		old->next->previous = old->previous;
-	}
-	new = realloc(old, sizeof(Block) + size);
-	EXPECT(new != NULL);
-	new->next = world->blocks.next;
-	new->previous = &world->blocks;
-	world->blocks.next->previous = new;
-	world->blocks.next = new;
-	return new + 1;
-}
-
-static void
-release(void *ctx, void *block)
-{
-	(void) ctx;
-	if (block)
-		forget_block((Block *) block - 1);
-}
-
-static void
-tick(void *ctx)
-{
-	World	   *world = ctx;
-
-	if (world->ticks++ == world->jump_at)
-		longjmp(world->jump, 1);
-}
-
-static void
-write_text(void *ctx, const char *data, size_t len)
-{
-	World	   *world = ctx;
-
-	EXPECT(len > 0 && len <= CANONICAL_BUFFER_SIZE);
-	if (world->size - world->len < len)
-	{
-		world->size = 2 * world->size + len;
-		world->text = realloc(world->text, world->size);
-		EXPECT(world->text != NULL);
-	}
-	memcpy(world->text + world->len, data, len);
-	world->len += len;
-}
-
-static void
-world_init(World *world, long fail_at, long jump_at)
-{
-	memset(world, 0, sizeof(*world));
-	world->blocks.next = world->blocks.previous = &world->blocks;
-	world->fail_at = fail_at;
-	world->jump_at = jump_at;
-}
-
-/* Reads a text, from a copy that ends where a wrong access is seen. */
-static Answer
-read_text(const char *data, size_t len, CanonicalMode mode, size_t filler, long fail_at)
-{
-	World		world;
-	CanonicalTextHost host = {resize, release, tick, &world};
-	CanonicalSink sink;
-	Answer		answer = {.error = {.fault = CANONICAL_TEXT_FINE}};
-	char	   *copy = malloc(len ? len : 1);
-	size_t		i;
-
-	EXPECT(copy != NULL);
-	if (len > 0)
-		memcpy(copy, data, len);
-	world_init(&world, fail_at, -1);
-	canonical_init(&sink, write_text, &world);
-	for (i = 0; i < filler; i++)
-		canonical_char(&sink, '#');
-	answer.accepted = canonical_text(&sink, copy, len, mode, &host, &answer.error);
-	free(copy);
-
-	/* nothing is left behind, whatever the answer */
-	EXPECT(world.blocks.next == &world.blocks);
-	EXPECT(answer.accepted == (answer.error.fault == CANONICAL_TEXT_FINE));
-	answer.allocations = world.allocations;
-	answer.ticks = world.ticks;
-	if (answer.accepted)
-	{
-		canonical_flush(&sink);
-		EXPECT(world.len > filler);
-		answer.len = world.len - filler;
-		memmove(world.text, world.text + filler, answer.len);
-		answer.text = world.text;
-	}
-	else
-	{
-		EXPECT(answer.error.at <= len && answer.error.len <= len - answer.error.at);
-		free(world.text);
-	}
-	return answer;
-}
+#include "canonical_text.h"
+#include "reader.h"
 
 static bool
 same_answer(const Answer *a, const Answer *b)
@@ -182,27 +20,9 @@ same_answer(const Answer *a, const Answer *b)
 	if (a->accepted != b->accepted)
 		return false;
 	if (!a->accepted)
-		return a->error.fault == b->error.fault && a->error.at == b->error.at &&
-			a->error.len == b->error.len;
+		return a->fault == b->fault && a->at == b->at &&
+			a->fault_len == b->fault_len;
 	return a->len == b->len && memcmp(a->text, b->text, a->len) == 0;
-}
-
-/* A reader that is left by a jump leaves nothing that others would miss. */
-static void
-jump_out(const char *data, size_t len, long jump_at)
-{
-	static World world;
-	static CanonicalSink sink;
-	CanonicalTextHost host = {resize, release, tick, &world};
-	CanonicalTextError error;
-
-	world_init(&world, -1, jump_at);
-	canonical_init(&sink, write_text, &world);
-	if (setjmp(world.jump) == 0)
-		(void) canonical_text(&sink, data, len, CANONICAL_EXACT, &host, &error);
-	while (world.blocks.next != &world.blocks)
-		forget_block(world.blocks.next);
-	free(world.text);
 }
 
 /*
@@ -278,6 +98,65 @@ draw(const uint8_t *data, size_t len)
 	return hash;
 }
 
+/* Mode jcs gives the same text or refuses a number. */
+static void
+check_modes(const Answer *exact, const Answer *jcs)
+{
+	if (jcs->accepted)
+		EXPECT(same_answer(exact, jcs));
+	else if (jcs->fault == CANONICAL_TEXT_JCS)
+		EXPECT(jcs->fault_len > 0);
+	else
+		EXPECT(!exact->accepted);
+}
+
+/* How large buffers and windows are does not matter, nor where they end. */
+static void
+check_limits(const char *text, size_t len, const Answer *exact, unsigned long lot)
+{
+	Answer		other = read_text(text, len, CANONICAL_EXACT,
+								  CANONICAL_BUFFER_SIZE - lot % 64, -1);
+
+	EXPECT(same_answer(exact, &other));
+	free(other.text);
+	other = small_read_text(text, len, CANONICAL_EXACT, lot % 64, -1);
+	EXPECT(same_answer(exact, &other));
+	free(other.text);
+	if (other.ticks > 0)
+		small_jump_out(text, len, (long) (lot % (unsigned long) other.ticks));
+}
+
+/* Canonical text is its own canonical text, in either mode. */
+static void
+check_fixed_point(const Answer *exact, const Answer *jcs)
+{
+	Answer		other = read_text(exact->text, exact->len, CANONICAL_EXACT, 0, -1);
+
+	EXPECT(same_answer(exact, &other));
+	free(other.text);
+	other = read_text(exact->text, exact->len, CANONICAL_JCS, 0, -1);
+	EXPECT(jcs->accepted ? same_answer(jcs, &other) : other.fault == CANONICAL_TEXT_JCS);
+	free(other.text);
+}
+
+/* One allocation fails: it says so. */
+static void
+check_without_memory(const char *text, size_t len,
+					 Answer (*read) (const char *, size_t, int, size_t, long),
+					 unsigned long lot)
+{
+	Answer		whole = read(text, len, CANONICAL_EXACT, 0, -1);
+	Answer		failing;
+
+	if (whole.allocations > 0)
+	{
+		failing = read(text, len, CANONICAL_EXACT, 0,
+					   (long) (lot % (unsigned long) whole.allocations));
+		EXPECT(!failing.accepted && failing.fault == CANONICAL_TEXT_NO_MEMORY);
+	}
+	free(whole.text);
+}
+
 int			LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 
 int
@@ -287,41 +166,15 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 	unsigned long lot = draw(data, len);
 	Answer		exact = read_text(text, len, CANONICAL_EXACT, 0, -1);
 	Answer		jcs = read_text(text, len, CANONICAL_JCS, 0, -1);
-	Answer		other;
 
-	/* Mode jcs gives the same text, or refuses; it refuses a number only. */
-	if (jcs.accepted)
-		EXPECT(same_answer(&exact, &jcs));
-	else if (jcs.error.fault != CANONICAL_TEXT_JCS)
-		EXPECT(!exact.accepted);
-	if (exact.accepted && !jcs.accepted)
-		EXPECT(jcs.error.fault == CANONICAL_TEXT_JCS && jcs.error.len > 0);
-
-	/* Where the sink's buffer ends does not matter. */
-	other = read_text(text, len, CANONICAL_EXACT, CANONICAL_BUFFER_SIZE - lot % 64, -1);
-	EXPECT(same_answer(&exact, &other));
-	free(other.text);
-
-	/* Canonical text is its own canonical text. */
+	check_modes(&exact, &jcs);
+	check_limits(text, len, &exact, lot);
 	if (exact.accepted)
-	{
-		other = read_text(exact.text, exact.len, CANONICAL_EXACT, 0, -1);
-		EXPECT(same_answer(&exact, &other));
-		free(other.text);
-		other = read_text(exact.text, exact.len, CANONICAL_JCS, 0, -1);
-		EXPECT(same_answer(&jcs, &other) || !(jcs.accepted || other.accepted));
-		free(other.text);
-	}
+		check_fixed_point(&exact, &jcs);
 	if (jcs.accepted && strchr("-0123456789", jcs.text[0]))
 		check_double(&jcs);
-
-	/* Without memory it says so; a jump out of it is survived. */
-	if (exact.allocations > 0)
-	{
-		other = read_text(text, len, CANONICAL_EXACT, 0, (long) (lot % (unsigned long) exact.allocations));
-		EXPECT(!other.accepted && other.error.fault == CANONICAL_TEXT_NO_MEMORY);
-		free(other.text);
-	}
+	check_without_memory(text, len, read_text, lot);
+	check_without_memory(text, len, small_read_text, lot);
 	if (exact.ticks > 0)
 		jump_out(text, len, (long) (lot % (unsigned long) exact.ticks));
 
