@@ -14,6 +14,9 @@ OBJS = \
 	src/canonical.o \
 	src/canonical_order.o \
 	src/canonical_text.o \
+	src/canonical_text_ends.o \
+	src/canonical_text_number.o \
+	src/canonical_text_string.o \
 	src/idem.o \
 	src/idem_args.o \
 	src/idem_canonical.o \

@@ -140,7 +140,8 @@ any_needs_escape(uint64_t eight)
 
 /*
  * Copy the bytes from the beginning that stand for themselves, and give how
- * many those are.
+ * many those are.  The last bytes are taken together with some before them,
+ * once more.
  */
 static size_t
 copy_plain(char *to, const char *utf8, size_t len)
@@ -154,6 +155,29 @@ copy_plain(char *to, const char *utf8, size_t len)
 		if (any_needs_escape(eight))
 			break;
 		memcpy(to + at, &eight, sizeof(eight));
+	}
+	if (len >= sizeof(eight) && len - at < sizeof(eight))
+	{
+		memcpy(&eight, utf8 + len - sizeof(eight), sizeof(eight));
+		if (!any_needs_escape(eight))
+		{
+			memcpy(to + len - sizeof(eight), &eight, sizeof(eight));
+			return len;
+		}
+	}
+	else if (len < sizeof(eight) && len >= sizeof(uint32_t))
+	{
+		uint32_t	first;
+		uint32_t	last;
+
+		memcpy(&first, utf8, sizeof(first));
+		memcpy(&last, utf8 + len - sizeof(last), sizeof(last));
+		if (!any_needs_escape((uint64_t) first << 32 | last))
+		{
+			memcpy(to, &first, sizeof(first));
+			memcpy(to + len - sizeof(last), &last, sizeof(last));
+			return len;
+		}
 	}
 	for (; at < len && !needs_escape((unsigned char) utf8[at]); at++)
 		to[at] = utf8[at];

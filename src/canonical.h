@@ -87,6 +87,7 @@ extern void canonical_number(CanonicalSink *sink, const CanonicalNumber *number)
 /* canonical_order.c */
 extern int	canonical_compare_names(const char *a, size_t alen,
 									const char *b, size_t blen);
+extern bool canonical_same_name(const CanonicalMember *a, const CanonicalMember *b);
 extern size_t canonical_sort_space(size_t nmembers);
 extern void canonical_sort_members(CanonicalMember *members, size_t nmembers,
 								   void (*tick) (void *ctx), void *ctx);

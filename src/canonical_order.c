@@ -56,6 +56,14 @@ canonical_compare_names(const char *a, size_t alen, const char *b, size_t blen)
 	return alen < blen ? -1 : alen > blen;
 }
 
+/* Four bytes as a number, the first as the highest. */
+static inline uint32_t
+four_bytes(const unsigned char *s)
+{
+	return (uint32_t) s[0] << 24 | (uint32_t) s[1] << 16 |
+		(uint32_t) s[2] << 8 | (uint32_t) s[3];
+}
+
 /*
  * The first eight bytes of a name, so that the order of these numbers is the
  * order of the names, but for names with one prefix.  Shorter names end in
@@ -66,11 +74,25 @@ name_prefix(const char *name, size_t len)
 {
 	const unsigned char *s = (const unsigned char *) name;
 	uint64_t	prefix = 0;
-	int			shift = 56;
 	size_t		at;
 
-	for (at = 0; at < len && shift >= 0; at++, shift -= 8)
-		prefix |= (uint64_t) utf16_rank(s[at]) << shift;
+	if (len >= 8)
+		prefix = (uint64_t) four_bytes(s) << 32 | four_bytes(s + 4);
+	else if (len >= 4)
+		prefix = (uint64_t) four_bytes(s) << 32 |
+			(uint64_t) four_bytes(s + len - 4) << 8 * (8 - len);
+	else
+	{
+		for (at = 0; at < len; at++)
+			prefix |= (uint64_t) s[at] << 8 * (7 - at);
+	}
+	if ((prefix & UINT64_C(0x8080808080808080)) == 0)
+		return prefix;
+
+	/* not all of it is ASCII */
+	prefix = 0;
+	for (at = 0; at < len && at < 8; at++)
+		prefix |= (uint64_t) utf16_rank(s[at]) << 8 * (7 - at);
 	return prefix;
 }
 
@@ -86,6 +108,14 @@ comes_after(const CanonicalMember *a, const CanonicalMember *b)
 		return a->name_len > b->name_len;
 	return canonical_compare_names(a->name + skip, a->name_len - skip,
 								   b->name + skip, b->name_len - skip) > 0;
+}
+
+/* Do two members that were sorted together have one name? */
+bool
+canonical_same_name(const CanonicalMember *a, const CanonicalMember *b)
+{
+	return a->prefix == b->prefix && a->name_len == b->name_len &&
+		memcmp(a->name, b->name, a->name_len) == 0;
 }
 
 static void

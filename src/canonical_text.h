@@ -16,6 +16,9 @@
 /* Longer text is refused, so that positions fit into 32 bits with a sign. */
 #define CANONICAL_TEXT_MAX INT32_MAX
 
+/* Members of the objects that are open at one time, and what sorting them takes. */
+#define CANONICAL_MEMBERS_MAX 33554432
+
 /* What jsonb's numbers can hold: digits before and behind the decimal point. */
 #define CANONICAL_WHOLE_DIGITS_MAX 131072
 #define CANONICAL_FRACTION_DIGITS_MAX 16383
@@ -42,6 +45,7 @@ typedef enum CanonicalTextFault
 	CANONICAL_TEXT_RANGE,		/* a number that jsonb can't hold */
 	CANONICAL_TEXT_JCS,			/* a number that mode jcs refuses */
 	CANONICAL_TEXT_DUPLICATE,	/* a name for the second time in one object */
+	CANONICAL_TEXT_TOO_MANY_MEMBERS,	/* in the objects open at one time */
 	CANONICAL_TEXT_NO_MEMORY	/* "resize" gave NULL */
 } CanonicalTextFault;
 

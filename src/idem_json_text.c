@@ -132,6 +132,12 @@ report_text(const CanonicalTextError *error, const char *utf8)
 			ereport(ERROR,
 					(errcode(ERRCODE_DUPLICATE_JSON_OBJECT_KEY_VALUE),
 					 errmsg("JSON object has a member name for the second time at byte %zu", byte)));
+		case CANONICAL_TEXT_TOO_MANY_MEMBERS:
+			ereport(ERROR,
+					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+					 errmsg("JSON text has objects with too many members"),
+					 errdetail("The objects that are open at one place of the text can have %d members together.",
+							   CANONICAL_MEMBERS_MAX / 2)));
 		case CANONICAL_TEXT_NO_MEMORY:
 		case CANONICAL_TEXT_FINE:
 			break;

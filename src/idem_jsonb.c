@@ -27,6 +27,9 @@
 #define SHORT_NUMBER_DIGITS 128
 #define SMALL_MEMBERS 32
 
+/* In "entry" of a member, which is its number otherwise. */
+#define NAME_IS_COPY 0x80000000
+
 /* Of a number in an error message. */
 #define SHOWN_NUMBER_LEN 40
 
@@ -283,7 +286,7 @@ check_interrupts(void *ctx pg_attribute_unused())
 	CHECK_FOR_INTERRUPTS();
 }
 
-/* Names as UTF-8.  Those that are copies then lie outside of the value. */
+/* Names as UTF-8.  NAME_IS_COPY tells those that have to be freed. */
 static void
 convert_names(CanonicalWalk *walk, CanonicalMember *members, uint32 n)
 {
@@ -292,9 +295,13 @@ convert_names(CanonicalWalk *walk, CanonicalMember *members, uint32 n)
 
 	for (i = 0; i < n; i++)
 	{
-		members[i].name = utf8_from_database_checked(&walk->source, members[i].name,
+		const char *name = members[i].name;
+
+		members[i].name = utf8_from_database_checked(&walk->source, name,
 													 members[i].name_len, &utf8_len);
 		members[i].name_len = (uint32_t) utf8_len;
+		if (members[i].name != name)
+			members[i].entry |= NAME_IS_COPY;
 	}
 }
 
@@ -341,12 +348,12 @@ write_object(CanonicalWalk *walk, JsonbContainer *object)
 
 		/* values move the array */
 		member = &walk->members[first + i];
-		entry = values[member->entry];
+		entry = values[member->entry & ~NAME_IS_COPY];
 		if (i > 0)
 			canonical_char(walk->sink, ',');
 		canonical_string(walk->sink, member->name, member->name_len);
 		canonical_char(walk->sink, ':');
-		if (member->name < base || member->name >= base + offset)
+		if ((member->entry & NAME_IS_COPY) != 0)
 			pfree(unconstify(char *, member->name));
 		write_entry(walk, entry, base, member->value,
 					entry_length(entry, member->value));
