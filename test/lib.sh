@@ -34,9 +34,13 @@ DEMO_PACKAGES=(python3-psycopg python3-confluent-kafka)
 README_PACKAGES=(python3-psycopg openjdk-17-jdk-headless libpostgresql-jdbc-java)
 # What stands between clients and the server in one of the tests.
 POOLER_PACKAGES=(pgbouncer)
-# What it takes to compare hashes with a second writer, and to fuzz a reader.
+# What it takes to compare hashes with a second writer.
 HASH_PACKAGES=(python3-psycopg)
-FUZZ_PACKAGES=(clang-14 libclang-rt-14-dev)
+# What it takes to fuzz: the clang of Debian 12, or of 13.
+case $(sed -n 's/^VERSION_ID="\([0-9]*\).*/\1/p' /etc/os-release 2>/dev/null) in
+	12) FUZZ_PACKAGES=(clang-14 libclang-rt-14-dev) ;;
+	*) FUZZ_PACKAGES=(clang-19 libclang-rt-19-dev) ;;
+esac
 
 # Colours on a terminal only, so that output in a file or a pipe is plain.
 if [ -t 1 ] && [ -z "${NO_COLOR:-}" ] && [ "${TERM:-dumb}" != dumb ]; then
