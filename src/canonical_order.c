@@ -158,20 +158,21 @@ merge(CanonicalMember *members, size_t middle, size_t end,
 	memcpy(members + to, scratch + left, (middle - left) * sizeof(*members));
 }
 
-/* How many members' space canonical_sort_members needs, theirs included. */
+/* How many members' space canonical_sort_members needs beside theirs. */
 size_t
 canonical_sort_space(size_t nmembers)
 {
-	return nmembers <= INSERTION_MAX ? nmembers : 2 * nmembers;
+	return nmembers <= INSERTION_MAX ? 0 : nmembers;
 }
 
 /*
  * Sort the members of an object by their names.  The order of equal ones is
- * kept.  Never slower than n log n comparisons, whatever names someone sends.
+ * kept.  Never more than n log n comparisons, whatever names someone sends.
  * "tick" is called now and then, and may leave by a jump.
  */
 void
 canonical_sort_members(CanonicalMember *members, size_t nmembers,
+					   CanonicalMember *scratch,
 					   void (*tick) (void *ctx), void *ctx)
 {
 	size_t		run;
@@ -180,18 +181,23 @@ canonical_sort_members(CanonicalMember *members, size_t nmembers,
 	for (at = 0; at < nmembers; at++)
 		members[at].prefix = name_prefix(members[at].name,
 										 members[at].name_len);
-	for (at = 0; at < nmembers; at += INSERTION_MAX)
-		insertion_sort(members + at, nmembers - at < INSERTION_MAX ?
-					   nmembers - at : INSERTION_MAX);
+	for (at = 0; at < nmembers; at += run)
+	{
+		run = nmembers - at < INSERTION_MAX ? nmembers - at : INSERTION_MAX;
+		insertion_sort(members + at, run);
+	}
 	for (run = INSERTION_MAX; run < nmembers; run *= 2)
 	{
 		for (at = 0; nmembers - at > run; at += 2 * run)
 		{
-			size_t		end = nmembers - at < 2 * run ? nmembers - at : 2 * run;
+			size_t		left = nmembers - at;
 
-			merge(members + at, run, end, members + nmembers, tick, ctx);
-			if (end < 2 * run)
+			if (left <= 2 * run)
+			{
+				merge(members + at, run, left, scratch, tick, ctx);
 				break;
+			}
+			merge(members + at, run, 2 * run, scratch, tick, ctx);
 		}
 	}
 }

@@ -200,22 +200,18 @@ skip_member_value(TextPasses *passes, const char *at, const char *object,
 	}
 }
 
-/* Make room for "needed" members in all. */
+/* Make room for more members. */
 static bool
-reserve_members(TextPasses *passes, size_t needed)
+more_members(TextPasses *passes, const char *at)
 {
-	CanonicalMember *members = passes->members;
-	bool		were_small = members == passes->small_members;
-	size_t		space = passes->members_space;
+	bool		were_small = passes->members == passes->small_members;
+	size_t		space = 2 * passes->members_space;
+	CanonicalMember *members;
 
-	if (needed <= space)
-		return true;
-	if (needed > CANONICAL_MEMBERS_MAX)
+	if (space > CANONICAL_MEMBERS_MAX)
 		return canonical_refuse(&passes->reader, CANONICAL_TEXT_TOO_MANY_MEMBERS,
-								passes->reader.text, 0);
-	while (space < needed)
-		space *= 2;
-	members = canonical_resize(&passes->reader, were_small ? NULL : members,
+								at, 1);
+	members = canonical_resize(&passes->reader, were_small ? NULL : passes->members,
 							   space * sizeof(CanonicalMember));
 	if (members == NULL)
 		return false;
@@ -237,7 +233,7 @@ add_member(TextPasses *passes, const char *name, size_t len, bool escaped,
 	const char *text = passes->reader.text;
 	CanonicalMember *member;
 
-	if (!reserve_members(passes, passes->nmembers + 1))
+	if (passes->nmembers == passes->members_space && !more_members(passes, name))
 		return false;
 	member = &passes->members[passes->nmembers++];
 	member->name = name;
@@ -319,14 +315,21 @@ static bool
 sort_members(TextPasses *passes, size_t first)
 {
 	const CanonicalTextHost *host = passes->reader.host;
+	CanonicalMember *member = passes->members + first;
 	size_t		n = passes->nmembers - first;
-	CanonicalMember *member;
+	size_t		space = canonical_sort_space(n) * sizeof(CanonicalMember);
+	CanonicalMember *scratch = NULL;
 	size_t		i;
 
-	if (!reserve_members(passes, first + canonical_sort_space(n)))
-		return false;
-	member = passes->members + first;
-	canonical_sort_members(member, n, host->tick, host->ctx);
+	if (space > 0)
+	{
+		scratch = canonical_resize(&passes->reader, NULL, space);
+		if (scratch == NULL)
+			return false;
+	}
+	canonical_sort_members(member, n, scratch, host->tick, host->ctx);
+	if (scratch != NULL)
+		canonical_release(&passes->reader, scratch);
 	for (i = 1; i < n; i++)
 	{
 		if (canonical_same_name(&member[i - 1], &member[i]))
@@ -349,6 +352,8 @@ write_members(TextPasses *passes, size_t first)
 		/* looked up each time: values move the array */
 		const CanonicalMember *member = &passes->members[i];
 
+		if (i + CANONICAL_FETCH_AHEAD < passes->nmembers)
+			CANONICAL_FETCH(member[CANONICAL_FETCH_AHEAD].name);
 		if (i > first)
 			canonical_char(sink, ',');
 		canonical_string(sink, member->name, member->name_len);
@@ -439,7 +444,7 @@ write_value(TextPasses *passes, const char *at)
  *	utf8	the text; what is not valid UTF-8 is refused
  *	host	where memory comes from
  *
- * Takes some 16 kB of stack, and less than 300 bytes more for each level.
+ * Takes some 8 kB of stack, and less than 300 bytes more for each level.
  */
 bool
 canonical_text(CanonicalSink *sink, const char *utf8, size_t len,

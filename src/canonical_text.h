@@ -16,8 +16,8 @@
 /* Longer text is refused, so that positions fit into 32 bits with a sign. */
 #define CANONICAL_TEXT_MAX INT32_MAX
 
-/* Members of the objects that are open at one time, and what sorting them takes. */
-#define CANONICAL_MEMBERS_MAX 33554432
+/* Members of the objects that are open at one time; each takes 32 bytes. */
+#define CANONICAL_MEMBERS_MAX 16777216
 
 /* What jsonb's numbers can hold: digits before and behind the decimal point. */
 #define CANONICAL_WHOLE_DIGITS_MAX 131072

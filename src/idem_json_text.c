@@ -135,9 +135,9 @@ report_text(const CanonicalTextError *error, const char *utf8)
 		case CANONICAL_TEXT_TOO_MANY_MEMBERS:
 			ereport(ERROR,
 					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-					 errmsg("JSON text has objects with too many members"),
+					 errmsg("JSON text has too many members at byte %zu", byte),
 					 errdetail("The objects that are open at one place of the text can have %d members together.",
-							   CANONICAL_MEMBERS_MAX / 2)));
+							   CANONICAL_MEMBERS_MAX)));
 		case CANONICAL_TEXT_NO_MEMORY:
 		case CANONICAL_TEXT_FINE:
 			break;

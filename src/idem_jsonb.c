@@ -258,11 +258,11 @@ write_array(CanonicalWalk *walk, JsonbContainer *array)
 		canonical_char(walk->sink, ']');
 }
 
-/* Make room for "n" members more, and what sorting them takes. */
+/* Make room for "n" members more. */
 static void
 reserve_members(CanonicalWalk *walk, size_t n)
 {
-	size_t		needed = walk->nmembers + canonical_sort_space(n);
+	size_t		needed = walk->nmembers + n;
 	Size		size;
 
 	if (needed <= walk->members_space)
@@ -284,6 +284,20 @@ static void
 check_interrupts(void *ctx pg_attribute_unused())
 {
 	CHECK_FOR_INTERRUPTS();
+}
+
+/* Put members in order. */
+static void
+sort_members(CanonicalMember *members, size_t n)
+{
+	size_t		space = canonical_sort_space(n) * sizeof(CanonicalMember);
+	CanonicalMember *scratch = NULL;
+
+	if (space > 0)
+		scratch = MemoryContextAllocHuge(CurrentMemoryContext, space);
+	canonical_sort_members(members, n, scratch, check_interrupts, NULL);
+	if (scratch != NULL)
+		pfree(scratch);
 }
 
 /* Names as UTF-8.  NAME_IS_COPY tells those that have to be freed. */
@@ -339,7 +353,7 @@ write_object(CanonicalWalk *walk, JsonbContainer *object)
 	if (!walk->source.is_utf8)
 		convert_names(walk, member, n);
 	walk->nmembers += n;
-	canonical_sort_members(member, n, check_interrupts, NULL);
+	sort_members(member, n);
 
 	canonical_char(walk->sink, '{');
 	for (i = 0; i < n; i++)
@@ -349,6 +363,8 @@ write_object(CanonicalWalk *walk, JsonbContainer *object)
 		/* values move the array */
 		member = &walk->members[first + i];
 		entry = values[member->entry & ~NAME_IS_COPY];
+		if (i + CANONICAL_FETCH_AHEAD < n)
+			CANONICAL_FETCH(member[CANONICAL_FETCH_AHEAD].name);
 		if (i > 0)
 			canonical_char(walk->sink, ',');
 		canonical_string(walk->sink, member->name, member->name_len);
