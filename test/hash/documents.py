@@ -6,6 +6,7 @@ from decimal import Decimal
 import oracle
 
 SMALLEST_NORMAL = Decimal('2.2250738585072014e-308')
+LARGEST_DOUBLE = Decimal('1.7976931348623157e308')
 
 # What encodings, escapes and sort orders trip over.
 CHARACTERS = ('abAZ019 /\'<&', '"\\', '\x01\x08\t\n\x0b\f\r\x1f', '\x7f\x80\x9f\xa0\xe9\u0301\u07ff', '\u0800\u20ac\u2028\u2029',
@@ -49,6 +50,16 @@ class Documents:
         digits = self.digits(self.random.choice((1, 2, 15, 16, 17, 21, 40, 129, 300)))
         exponent = self.random.choice((0, self.random.randrange(-50, 30), self.random.randrange(-330, 330)))
         return Decimal(f'{self.random.choice(("", "-"))}{digits}e{exponent}')
+
+    def short_decimals(self, count):
+        """At most 15 significant digits, within the range of normal doubles."""
+        yield from map(Decimal, ('2.22507385850721e-308', '-1.79769313486231e308'))
+        while count:
+            digits = self.random.randrange(1, 10 ** self.random.randrange(1, 16))
+            value = Decimal(f'{self.random.choice(("", "-"))}{digits}e{self.random.choice((-2, 0, self.random.randrange(-324, 308)))}')
+            if SMALLEST_NORMAL <= abs(value) <= LARGEST_DOUBLE:
+                yield value
+                count -= 1
 
     def value(self, depth=4):
         kind = self.random.randrange(14 if depth else 8)
