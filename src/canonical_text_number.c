@@ -10,7 +10,7 @@
 /* Digits that fit without allocating. */
 #define SHORT_NUMBER_DIGITS 128
 
-/* Exponents from here on are too large for any number. */
+/* Exponents from here on are too large for any number, for jsonb too. */
 #define EXPONENT_LIMIT 1073741823
 
 /* Digits that a number can surely have in both modes, when it has no exponent. */
@@ -43,19 +43,18 @@ static bool
 scan_exponent(NumberText *number, const char *at, const char *end)
 {
 	bool		negative = false;
+	int64_t		exponent = 0;
 	const char *digits;
 
 	if (at < end && (*at == '+' || *at == '-'))
 		negative = *at++ == '-';
 	for (digits = at; at < end && *at >= '0' && *at <= '9'; at++)
 	{
-		if (number->exponent < EXPONENT_LIMIT / 10)
-			number->exponent = number->exponent * 10 + (*at - '0');
-		else
-			number->exponent = EXPONENT_LIMIT;
+		exponent = exponent * 10 + (*at - '0');
+		if (exponent > EXPONENT_LIMIT)
+			exponent = EXPONENT_LIMIT;
 	}
-	if (negative)
-		number->exponent = -number->exponent;
+	number->exponent = (int) (negative ? -exponent : exponent);
 	number->has_exponent = true;
 	number->end = at;
 	return at > digits;
@@ -105,8 +104,8 @@ in_range(const NumberText *number)
 {
 	const char *digits = number->whole;
 	size_t		ndigits = number->nwhole;
-	long		point = (long) number->nwhole + number->exponent;
-	long		fraction = (long) number->nfraction - number->exponent;
+	int64_t		point = (int64_t) number->nwhole + number->exponent;
+	int64_t		fraction = (int64_t) number->nfraction - number->exponent;
 	size_t		at;
 
 	if (number->exponent <= -EXPONENT_LIMIT || number->exponent >= EXPONENT_LIMIT ||
@@ -137,7 +136,7 @@ gather_digits(CanonicalReader *reader, const NumberText *text,
 	size_t		nwhole = text->nwhole;
 	const char *fraction = text->fraction;
 	size_t		nfraction = text->nfraction;
-	long		point = (long) nwhole + text->exponent;
+	int64_t		point = (int64_t) nwhole + text->exponent;
 	char	   *digits = space;
 
 	while (nfraction > 0 && fraction[nfraction - 1] == '0')

@@ -12,9 +12,8 @@
  */
 #include "postgres.h"
 
-#include "fmgr.h"
+#include "lib/stringinfo.h"
 #include "miscadmin.h"
-#include "utils/fmgrprotos.h"
 #include "utils/jsonb.h"
 #include "utils/memutils.h"
 #include "utils/numeric.h"
@@ -131,18 +130,32 @@ idem_write_string(CanonicalSink *sink, const char *str, int len)
 	write_string(sink, &source, str, (size_t) len);
 }
 
-/* Complain about a number that mode jcs refuses. */
+/* Sink: append to a StringInfo. */
 static void
-report_not_jcs(Numeric number)
+append_text(void *ctx, const char *data, size_t len)
 {
-	char	   *str = DatumGetCString(DirectFunctionCall1(numeric_out,
-														  NumericGetDatum(number)));
+	appendBinaryStringInfo((StringInfo) ctx, data, (int) len);
+}
 
+/*
+ * Complain about a number that mode jcs refuses.  It is shown as mode exact
+ * writes it: numeric_out would write every zero of 1e131071.
+ */
+static void
+report_not_jcs(const CanonicalNumber *number)
+{
+	CanonicalSink sink;
+	StringInfoData str;
+
+	initStringInfo(&str);
+	canonical_init(&sink, append_text, &str);
+	canonical_number(&sink, number);
+	canonical_flush(&sink);
 	ereport(ERROR,
 			(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
 			 errmsg("number %.*s%s has no canonical form in mode \"jcs\"",
-					SHOWN_NUMBER_LEN, str,
-					strlen(str) > SHOWN_NUMBER_LEN ? "..." : ""),
+					SHOWN_NUMBER_LEN, str.data,
+					str.len > SHOWN_NUMBER_LEN ? "..." : ""),
 			 errdetail("RFC 8785 writes the nearest double, which may stand for another number."),
 			 errhint("Use mode \"exact\", or send the number as a string.")));
 }
@@ -182,7 +195,7 @@ write_number(CanonicalWalk *walk, Numeric numeric)
 	number.digits = digits;
 	canonical_number_trim(&number);
 	if (walk->mode == CANONICAL_JCS && !canonical_number_is_jcs(&number))
-		report_not_jcs(numeric);
+		report_not_jcs(&number);
 	canonical_number(walk->sink, &number);
 
 	if (digits != short_digits)

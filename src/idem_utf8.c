@@ -9,7 +9,6 @@
  */
 #include "postgres.h"
 
-#include "catalog/namespace.h"
 #include "catalog/pg_conversion.h"
 #include "catalog/pg_namespace.h"
 #include "mb/pg_wchar.h"

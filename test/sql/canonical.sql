@@ -205,7 +205,196 @@ SELECT idem_hash(nested('[', '', ']', 5000));
 SELECT length(idem_canonical(('[' || rtrim(repeat('[{}],', 5000), ',') || ']')::jsonb)) AS siblings;
 
 --
--- 6. The vectors of RFC 8785's author (test/data/jcs)
+-- 6. Mode jcs
+--
+
+-- what a call does: its text, or how it fails
+CREATE FUNCTION canonical_or_error(body text, mode text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+	RETURN idem_canonical(body, mode);
+EXCEPTION WHEN OTHERS THEN
+	RETURN SQLSTATE || ': ' || SQLERRM;
+END
+$$;
+CREATE FUNCTION jsonb_canonical_or_error(body text, mode text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+	RETURN idem_canonical(body::jsonb, mode);
+EXCEPTION WHEN OTHERS THEN
+	RETURN SQLSTATE || ': ' || SQLERRM;
+END
+$$;
+
+SELECT spelling, canonical_or_error(spelling, 'jcs') AS of_text,
+	   jsonb_canonical_or_error(spelling, 'jcs') AS of_jsonb
+  FROM (VALUES
+	(1, '0'), (2, '-0.0'), (3, '1.50'), (4, '49.90'), (5, '123456789012345'), (6, '0.123456789012345'),
+	(7, '123456789012345e10'), (8, '1e23'), (9, '1e21'), (10, '1e-7'), (11, '1e300'), (12, '-1e-300'),
+	-- integers up to 2^53
+	(20, '1234567890123456'), (21, '9007199254740991'), (22, '9007199254740992'), (23, '-9007199254740992'),
+	(24, '9007199254740993'), (25, '-9007199254740993'), (26, '9007199254740992.0'), (27, '90071992547409920e-1'),
+	(28, '10000000000000000'), (29, '12345678901234567'),
+	-- more than 15 digits behind the point
+	(30, '0.1234567890123456'), (31, '900719925474099.5'), (32, '333333333.33333329'),
+	-- the range of normal doubles
+	(40, '1.79769313486231e308'), (41, '1.79769313486232e308'), (42, '1e309'), (43, '2e308'),
+	(44, '2.22507385850721e-308'), (45, '2.22507385850720e-308'), (46, '1e-308'), (47, '3e-308'), (48, '5e-324'),
+	(49, '-1e131071'),
+	(50, repeat('7', 100))) AS t(n, spelling)
+ ORDER BY n;
+SELECT idem_canonical('{"a":[1152921504606846976]}', 'jcs');
+SELECT idem_hash('{"a":[1152921504606846976]}'::jsonb, 'jcs');
+
+-- where it takes a value, the text and the hash are those of mode exact
+SELECT body, idem_canonical(body, 'jcs') = idem_canonical(body) AS text_equal,
+	   idem_hash(body, 'jcs') = idem_hash(body, 'exact') AS hash_equal
+  FROM (VALUES ('{"b":[1.50,"x"],"a":{"c":1e2}}'::jsonb), ('9007199254740992'), ('"12345678901234567890"')) AS t(body);
+
+-- there are no other modes
+SELECT idem_canonical('1', 'rfc8785');
+SELECT idem_hash('1'::jsonb, '');
+\set VERBOSITY sqlstate
+SELECT idem_canonical('1'::jsonb, 'EXACT');
+SELECT idem_hash('1', 'jcs ');
+\set VERBOSITY default
+SELECT idem_hash('1', NULL) IS NULL AS hash_null, idem_canonical(NULL::text) IS NULL AS canonical_null;
+
+--
+-- 7. JSON text
+--
+
+-- it is an untyped literal's type, and a parameter's
+SELECT pg_typeof(body), idem_canonical(body)
+  FROM (SELECT '{"a":1}' AS body) AS t;
+
+-- what is JSON gives the text that its jsonb value gives
+SELECT n, canonical_or_error(body, 'exact') AS text, canonical_or_error(body, 'exact') = idem_canonical(body::jsonb) AS as_jsonb
+  FROM (VALUES
+	(1, ' null '), (2, E'\t\n\r[ \t\n\r]\t\n\r'), (3, E'{ \n "a" \t : \r 1 \n , "A" : [ { } , { "" : "" } ] }'),
+	(4, 'true'), (5, 'false'), (6, '""'), (7, ' -0.0e0 '), (8, '[1,2 , 3]'),
+	(9, '"\"\\\/\b\f\n\r\t\u0041\u00e9\u20AC\ud83d\ude02\u001f\u007f\u2028\ufeff\uffff\udbff\udfff"'),
+	(10, '{"\u0062":1,"a":2,"\u0022":3,"\\":4,"\/":5,"\n":6}'),
+	(11, '[-0,1E5,1e+2,1.5E-3,0.000001,0.0000001,100000000000000000000000,0.10,10.0,1e-20]'),
+	(12, '[[[[]]],{"a":[{"b":{}}]}]')) AS t(n, body)
+ ORDER BY n;
+SELECT idem_canonical(E'"\uffff\ufdd0\U0001ffff"') = E'"\uffff\ufdd0\U0001ffff"' AS noncharacters;
+
+-- what is not is refused, with the byte where it goes wrong; jsonb refuses it too
+CREATE TABLE refused (n int, body text);
+INSERT INTO refused VALUES
+	(1, ''), (2, ' '), (3, '{'), (4, '['), (5, '[1'), (6, '[1,'), (7, '{"a"'), (8, '{"a":'), (9, '{"a":1'),
+	(10, '{"a":1,'), (11, '"abc'), (12, '"abc\'), (13, '"\u12'), (14, 'tru'), (15, 'nul'), (16, '-'), (17, '1.'), (18, '1e'),
+	(20, '[1,]'), (21, '[,1]'), (22, '[1 2]'), (23, '[1}'), (24, '{"a":1]'), (25, '{"a":1,}'), (26, '{,}'),
+	(27, '{a:1}'), (28, '{1:1}'), (29, '{"a" 1}'), (30, '{"a":}'), (31, '{"a":1 "b":2}'), (32, '{"a"::1}'),
+	(33, '[1],'), (34, '[1]]'), (35, '1 2'), (36, '{} x'), (37, '"a" "b"'), (38, 'null,'),
+	(40, 'True'), (41, 'nulL'), (42, 'falsey'), (43, 'NaN'), (44, 'Infinity'), (45, '-Infinity'), (46, 'undefined'),
+	(47, ''''), (48, '''a'''), (49, '// 1'), (50, '/* */ 1'), (51, '1 // one'), (52, ']'), (53, '}'), (54, ':'),
+	(60, '01'), (61, '-01'), (62, '00'), (63, '+1'), (64, '.5'), (65, '-.5'), (66, '1.e5'), (67, '1e+'), (68, '1e1.5'),
+	(69, '0x1F'), (70, '1_000'), (71, '--1'), (72, '1.2.3'), (73, '[1e]'), (74, '[-]'), (75, '[1.x]'),
+	(80, '"\x41"'), (81, '"\u00g0"'), (82, '"\a"'), (83, '"\''"'), (84, '"\U0041"'), (85, '"\u 041"'),
+	(86, E'"a\tb"'), (87, E'"a\nb"'), (88, E'"\u0001"'), (89, E'["a", "b\r"]'),
+	(90, '"\u0000"'), (91, '{"a\u0000":1}'),
+	(92, '"\ud800"'), (93, '"\udc00"'), (94, '"\ud800\ud800"'), (95, '"\udc00\ud800"'), (96, '"\ud800x"'), (97, '"\ud800\u0041"'),
+	(98, '"\ud83d\ude0"'), (99, '"\ud83d\n"'),
+	(100, '1e131072'), (101, '-1e131072'), (102, '[10e131071]'), (103, '0.1e131073'), (104, '1e-16384'), (105, '0.1e-16383'),
+	(106, '1e999999999999999999999'), (107, '1e-999999999999999999999'), (108, '0e-16384'), (109, '0e2147483648'),
+	(110, '100000e-16384'),
+	(120, E'\ufeff{}'), (121, E'[\ufeff1]'), (122, E'\u00a0[]'), (123, E'[1]\u2028'), (124, E'\u000b1'), (125, E'\u000c1');
+SELECT n, CASE WHEN length(body) < 30 THEN body ELSE left(body, 30) || '...' END AS body, canonical_or_error(body, 'exact') AS error
+  FROM refused ORDER BY n;
+SELECT n, body FROM refused WHERE jsonb_canonical_or_error(body, 'exact') !~ '^[0-9A-Z]{5}: ';
+
+-- where jsonb takes the last of two members with one name, the text is refused
+SELECT body, canonical_or_error(body, 'exact') AS error, jsonb_canonical_or_error(body, 'exact') AS of_jsonb
+  FROM (VALUES
+	(1, '{"a":1,"a":1}'), (2, '{"a":1,"b":2,"\u0061":3}'), (3, '{"":1,"":2}'), (4, '[0,{"x":{"k":1,"l":2,"k":3}}]'),
+	(5, E'{"\u00e9":1,"\\u00e9":2}'), (6, '{"\/":1,"\u002f":2}'), (7, '{"abcdefgh":1,"abcdefg\u0068":2}'),
+	(8, '{"a long name here":1,"b":{"a long name here":1},"a long name here":2}'), (9, '{"a":1,"a":'),
+	(10, '{"\ud83d\ude02":1,"b":2,"\uD83D\uDE02":3}')) AS t(n, body)
+ ORDER BY n;
+SELECT idem_hash('{"a":1, "a":2}');
+SELECT canonical_or_error(format('{%s,"k777":0}', string_agg(format('"k%s":%s', n, n), ',')), 'exact') AS wide
+  FROM generate_series(1, 2000) AS n;
+-- not duplicates
+SELECT idem_canonical('{"a":{"a":{"a":1}},"A":1,"aa":[{"a":1},{"a":1}],"\u00e9":1,"e\u0301":2}');
+
+-- the numbers that jsonb can hold, and no others
+SELECT count(*) AS numbers, count(*) FILTER (WHERE t NOT LIKE '22003: %') AS accepted,
+	   count(*) FILTER (WHERE (t LIKE '22003: %') <> (j LIKE '22003: %')) AS wrong,
+	   count(*) FILTER (WHERE t NOT LIKE '22003: %' AND t <> j) AS differ
+  FROM unnest('{0,-0,1,9,10,0.1,0.10,0.01,0.010,12.34,99999.00001,0.0,0.00}'::text[]) AS mantissa,
+	   unnest('{-2147483648,-1073741824,-20000,-16390,-16385,-16384,-16383,-16382,-16381,-16380,-5,0,5,16383,131060,131066,131067,131068,131069,131070,131071,131072,131073,131074,131080,140000,1073741822,1073741824,2147483648}'::bigint[]) AS exponent,
+	   LATERAL (SELECT canonical_or_error(mantissa || 'e' || exponent, 'exact') AS t,
+					   jsonb_canonical_or_error(mantissa || 'e' || exponent, 'exact') AS j) AS e;
+SELECT idem_hash(n) = idem_hash(n::jsonb) AS hash_equal
+  FROM (VALUES (repeat('7', 131072) || '.' || repeat('3', 16383)), ('1' || repeat('0', 131071)),
+			   ('0.' || repeat('0', 16382) || '1'), (repeat('9', 140000) || 'e-16000'),
+			   ('0.' || repeat('0', 100000) || '1e100000'), ('-' || repeat('123456789', 100) || '.5e-400')) AS t(n);
+SELECT left(canonical_or_error(n, 'exact'), 120) AS error
+  FROM (VALUES (1, repeat('7', 131073)), (2, '0.' || repeat('0', 16384)), (3, '1.' || repeat('5', 16384))) AS t(o, n) ORDER BY o;
+
+-- big exponents cost nothing here either
+SELECT idem_canonical(body::text) = '[' || rtrim(repeat('1e+131071,', 10000), ',') || ']' AS text_is_short,
+	   idem_hash(body::text) = (SELECT idem_hash(big.body) FROM big) AS hash_is_right
+  FROM (SELECT '[' || string_agg('1e131071', ',') || ']' AS body FROM generate_series(1, 10000)) AS t;
+
+-- depth
+SELECT idem_hash(repeat('[', 1000) || '1' || repeat(']', 1000)) = idem_hash(nested('[', '1', ']', 1000)) AS arrays,
+	   idem_hash(repeat('{"a":', 1000) || '1' || repeat('}', 1000)) = idem_hash(nested('{"a":', '1', '}', 1000)) AS objects;
+SELECT idem_hash(repeat('[', 1001) || '1' || repeat(']', 1001));
+SELECT idem_hash(repeat('{"a":[', 100000));
+-- with as little stack as a server can have
+SET max_stack_depth = '100kB';
+SELECT length(idem_canonical(repeat('[{"a":', 500) || '1' || repeat('}]', 500)));
+RESET max_stack_depth;
+
+-- Long texts, where the ends of containers are not all remembered (262,144 bytes
+-- is the length of a window in the reader)
+CREATE TABLE long_text (name text, body text);
+INSERT INTO long_text
+SELECT 'chain', repeat('{"b":1,"a":', 900) || '[' || repeat('1,', 200000) || '1]' || repeat(',"0":{}}', 900)
+UNION ALL
+SELECT 'chains in an object', '{' || string_agg(format('"%s":%s', n, repeat('{"z":[],"b":{"":{}},"a":', 300) || n || repeat('}', 300)), ', ' ORDER BY n DESC) || '}'
+  FROM generate_series(1, 60) AS n
+UNION ALL
+SELECT 'chains in an array', '[' || string_agg(repeat('{"b":{"":{}},"a":', 300) || n || repeat('}', 300), ' , ') || ']' FROM generate_series(1, 60) AS n
+UNION ALL
+SELECT 'long members', '{' || string_agg(format('"%s":{"k":{"x":{"y":1},"a":[%s]},"b":{"c":{}}}', 10 - n, rtrim(repeat('{"q":{"p":{}},"a":[]},', 15000), ',')), ',') || '}' FROM generate_series(1, 3) AS n
+UNION ALL
+SELECT 'wide', '{' || string_agg(format('"%s":{"n":%s,"a":{"":{}},"\u00e9":"\u00e9"}', md5(n::text), n), ',') || '}' FROM generate_series(1, 10000) AS n
+UNION ALL
+SELECT 'around a window', format('[%s,{"b":{"d":{},"c":{}},"a":"%s"}]', k, repeat('x', 262144 - 60 + k)) FROM generate_series(1, 60) AS k
+UNION ALL
+SELECT 'of a window', format('{"b":{"d":{},"c":{}},"a":"%s"}', repeat('x', 262144 - 40 + k)) FROM generate_series(1, 40) AS k;
+SELECT name, count(*) AS texts, bool_and(idem_hash(body) = idem_hash(body::jsonb)) AS as_jsonb,
+	   bool_and(idem_hash(body, 'jcs') = digest(convert_to(idem_canonical(body::jsonb), 'UTF8'), 'sha256')) AS hash_of_text
+  FROM long_text GROUP BY name ORDER BY name COLLATE "C";
+
+-- an error leaves nothing behind
+CREATE FUNCTION memory_after_errors(calls int) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+	bad text[] := ARRAY['{' || (SELECT string_agg(format('"k%s":[%s]', n, n), ',') FROM generate_series(1, 300) AS n) || ',"k9":1}',
+						'[{"\u0061' || repeat('a', 2000) || '":{"b":1,"b":2}}]', '[' || repeat('{},', 500) || '1e999999]'];
+BEGIN
+	FOR i IN 1 .. calls LOOP
+		BEGIN
+			PERFORM idem_hash(bad[1 + i % 3]);
+		EXCEPTION WHEN duplicate_json_object_key_value OR numeric_value_out_of_range THEN
+			NULL;
+		END;
+		BEGIN
+			PERFORM idem_hash('[1,2,12345678901234567890]'::jsonb, 'jcs');
+		EXCEPTION WHEN numeric_value_out_of_range THEN
+			NULL;
+		END;
+	END LOOP;
+	RETURN (SELECT sum(used_bytes) FROM pg_backend_memory_contexts);
+END
+$$;
+SELECT memory_after_errors(100) AS before \gset
+SELECT memory_after_errors(3000) - :before < 100000 AS nothing_left;
+
+--
+-- 8. The vectors of RFC 8785's author (test/data/jcs)
 --
 CREATE TABLE vector (name text, input text, output text);
 INSERT INTO vector VALUES
@@ -239,16 +428,23 @@ SELECT name, idem_canonical(input::jsonb) = output AS text_equal,
 	   idem_hash(input::jsonb) = digest(convert_to(output, 'UTF8'), 'sha256') AS hash_equal
   FROM vector ORDER BY name;
 
+-- the same from the file as text, and in mode jcs, which refuses that number
+SELECT name, idem_canonical(input) = output AS text_equal,
+	   idem_hash(input) = digest(convert_to(output, 'UTF8'), 'sha256') AS hash_equal,
+	   canonical_or_error(input, 'jcs') = output AS jcs_equal
+  FROM vector ORDER BY name;
+SELECT canonical_or_error(input, 'jcs') FROM vector WHERE name = 'values';
+
 -- that number, which RFC 8785 rounds to a double, and nothing besides
 SELECT idem_canonical(input::jsonb) =
 	   replace(output, '333333333.3333333,', '333333333.33333329,') AS differs_in_one_number
   FROM vector WHERE name = 'values';
 
 -- an output read again is its own canonical text
-SELECT count(*) FROM vector WHERE idem_canonical(output::jsonb) = output;
+SELECT count(*) FROM vector WHERE idem_canonical(output::jsonb) = output AND idem_canonical(output) = output;
 
 --
--- 7. Random documents against a second writer of the same form
+-- 9. Random documents against a second writer of the same form
 --
 
 -- a name as its UTF-16 code units
@@ -450,6 +646,7 @@ SELECT count(*) AS wrong FROM doc
 -- no other spelling changes the hash, any other value does
 SELECT count(*) AS bad_test FROM spelling WHERE spelling::jsonb <> body;
 SELECT count(*) AS wrong FROM spelling WHERE idem_hash(spelling::jsonb) <> idem_hash(body);
+SELECT count(*) AS wrong FROM spelling WHERE idem_hash(spelling) <> idem_hash(body) OR idem_canonical(spelling) <> oracle(body);
 SELECT count(*) AS bad_test FROM changed WHERE other = body;
 SELECT count(*) AS wrong FROM changed WHERE idem_hash(other) = idem_hash(body);
 SELECT count(DISTINCT body) > 800 AS enough_values,
@@ -460,10 +657,19 @@ SELECT count(DISTINCT body) > 800 AS enough_values,
 SELECT count(*) AS wrong
   FROM (SELECT random_number() AS value FROM generate_series(1, 5000)) AS r
  WHERE idem_canonical(to_jsonb(value)) <> oracle_number(value)
-	OR idem_hash(spell_number(value)::jsonb) <> sha256(oracle_number(value)::bytea);
+	OR idem_hash(spell_number(value)::jsonb) <> sha256(oracle_number(value)::bytea)
+	OR idem_hash(spell_number(value)) <> sha256(oracle_number(value)::bytea);
+
+-- mode jcs: what it takes has 15 digits or is an integer of at most 2^53, and it takes all of those
+SELECT count(*) FILTER (WHERE accepted) > 500 AS enough_accepted, count(*) FILTER (WHERE NOT accepted) > 500 AS enough_refused,
+	   count(*) FILTER (WHERE accepted <> (digits <= 15 OR value = trunc(value) AND abs(value) <= 9007199254740992)) AS wrong
+  FROM (SELECT value, length(trim(BOTH '0' FROM translate(abs(value)::text, '.', ''))) AS digits,
+			   canonical_or_error(spell_number(value), 'jcs') NOT LIKE '22003: %' AS accepted,
+			   jsonb_canonical_or_error(spell_number(value), 'jcs') NOT LIKE '22003: %' AS jsonb_accepted
+		  FROM (SELECT random_number() AS value FROM generate_series(1, 5000)) AS r) AS n;
 
 --
--- 8. In a generated column and a unique index
+-- 10. In a generated column and a unique index
 --
 CREATE TABLE request (
 	body jsonb,
@@ -482,15 +688,29 @@ SELECT body FROM request WHERE idem_hash(body) = idem_hash('{"currency":"INR","a
 RESET enable_seqscan;
 RESET enable_bitmapscan;
 
+-- the same of text
+CREATE TABLE request_text (
+	body text,
+	hash bytea GENERATED ALWAYS AS (idem_hash(body, 'jcs')) STORED
+);
+CREATE UNIQUE INDEX request_text_hash_idx ON request_text (idem_hash(body));
+INSERT INTO request_text VALUES ('{"amount": 10.50, "currency": "INR"}');
+\set VERBOSITY terse
+INSERT INTO request_text VALUES ('{"currency": "INR", "amount": 105e-1}');
+INSERT INTO request_text VALUES ('{"currency": "INR", "amount": 105e-1, "amount": 1}');
+\set VERBOSITY default
+SELECT body, hash = idem_hash(body) AS hash_matches FROM request_text;
+
 -- a value that is stored compressed and out of line
 CREATE TABLE toasted AS
 SELECT jsonb_object_agg('k' || n, repeat(md5(n::text), 20)) AS body FROM generate_series(1, 500) AS n;
 SELECT pg_column_size(body) < length(body::text) AS compressed,
-	   idem_hash(body) = digest(oracle(body), 'sha256') AS hash_is_right
+	   idem_hash(body) = digest(oracle(body), 'sha256') AS hash_is_right,
+	   idem_hash(body::text) = digest(oracle(body), 'sha256') AS hash_of_text_is_right
   FROM toasted;
 
 --
--- 9. Databases that are not UTF-8
+-- 11. Databases that are not UTF-8
 --
 -- The hash is that of the UTF-8 text, or there is none.
 --
@@ -509,6 +729,15 @@ CREATE DATABASE regression_idem_win1252 ENCODING 'WIN1252' LOCALE 'C' TEMPLATE t
 \c regression_idem_latin1
 SET client_min_messages = warning;
 CREATE EXTENSION idem CASCADE;
+-- escapes of characters that it lacks can be hashed, but not shown
+SELECT idem_hash('{"\u00fc":1,"z":"\u00e9\n","\u00df":[]}') = :'latin_hash' AS hash_of_escapes,
+	   idem_hash('{"' || chr(252) || '":1,"z":"' || chr(233) || '\n","' || chr(223) || '":[]}') = :'latin_hash' AS hash_of_characters,
+	   idem_hash('{"\uff21":1,"\u3042":2,"\u4e9c":"\u3042\u0001","a":3}') = :'japanese_hash' AS hash_of_others;
+SELECT idem_canonical('["\u3042"]');
+SELECT '["\u3042"]'::jsonb;
+SELECT idem_hash('{"' || chr(252) || '":1,"\u00fc":2}');
+SELECT idem_hash('{"a":"' || repeat(chr(233), 100000) || '","b":01}');
+SELECT idem_hash('"' || repeat(chr(233), 100000) || '"') = idem_hash(to_jsonb(repeat(chr(233), 100000))) AS long_text;
 SELECT idem_hash(body) = :'latin_hash' AS hash_of_utf8,
 	   digest(convert_to(idem_canonical(body), 'UTF8'), 'sha256') = :'latin_hash' AS text_of_utf8,
 	   encode(convert_to(idem_canonical(body), 'LATIN1'), 'escape') AS bytes_here
@@ -524,6 +753,14 @@ SELECT octet_length(idem_canonical(to_jsonb(repeat(chr(233), 100000)))) AS octet
 \c regression_idem_euc_jp
 SET client_min_messages = warning;
 CREATE EXTENSION idem CASCADE;
+SELECT idem_hash(body) = :'japanese_hash' AS hash_of_escapes,
+	   idem_hash(body::jsonb::text) = :'japanese_hash' AS hash_of_characters,
+	   body::jsonb::text <> body AS characters,
+	   idem_canonical(body) = idem_canonical(body::jsonb) AS text_as_of_jsonb,
+	   -- its conversion goes in pieces, which end between characters
+	   idem_hash('"ab' || long_string || '"') = digest(convert_to('"ab' || long_string || '"', 'UTF8'), 'sha256') AS long_text
+  FROM (VALUES ('{"\uff21":1,"\u3042":2,"\u4e9c":"\u3042\u0001","a":3}')) AS t(body),
+	   LATERAL (SELECT repeat('["\u4e9c"]'::jsonb ->> 0, 100000) AS long_string) AS l;
 SELECT idem_hash(body) = :'japanese_hash' AS hash_of_utf8,
 	   digest(convert_to(idem_canonical(body), 'UTF8'), 'sha256') = :'japanese_hash' AS text_of_utf8,
 	   convert_to(idem_canonical(body), 'EUC_JP') AS bytes_here
@@ -533,6 +770,23 @@ SELECT idem_hash(body) = :'japanese_hash' AS hash_of_utf8,
 \c regression_idem_sql_ascii
 SET client_min_messages = warning;
 CREATE EXTENSION idem CASCADE;
+SELECT idem_hash('{"\u00fc":1,"z":"\u00e9\n","\u00df":[]}') = :'latin_hash' AS hash_of_escapes,
+	   idem_hash(convert_from('\x7b22c3bc223a312c227a223a22c3a95c6e222c22c39f223a5b5d7d', 'SQL_ASCII')) = :'latin_hash' AS hash_of_bytes;
+CREATE FUNCTION hash_or_error(body bytea) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	RETURN idem_hash(convert_from(body, 'SQL_ASCII'));
+EXCEPTION WHEN OTHERS THEN
+	RETURN SQLSTATE || ': ' || SQLERRM;
+END
+$$;
+SELECT bytes, hash_or_error('\x22'::bytea || bytes || '\x22') AS hash
+  FROM (VALUES (1, '\x61'::bytea), (2, '\xc3a9'), (3, '\xe0a080'), (4, '\xed9fbf'), (5, '\xee8080'), (6, '\xefbfbf'), (7, '\xf0908080'), (8, '\xf48fbfbf'),
+	(20, '\x80'), (21, '\x61bf'), (22, '\xc0af'), (23, '\xc1bf'), (24, '\xc3'), (25, '\xc328'), (26, '\xe08080'), (27, '\xe09fbf'), (28, '\xe28228'),
+	(29, '\xe282'), (30, '\xeda080'), (31, '\xedbfbf'), (32, '\xf0808080'), (33, '\xf08fbfbf'), (34, '\xf0908028'), (35, '\xf4908080'), (36, '\xf5808080'),
+	(37, '\xff'), (38, '\xfe'), (39, '\x616161616161616161616161e9'), (40, '\x61616161616161c3a961616161e9616161616161')) AS t(n, bytes)
+ ORDER BY n;
+SELECT hash_or_error('\xefbbbf7b7d') AS byte_order_mark, hash_or_error('\xfffe5b005d00') AS utf16;
+DROP FUNCTION hash_or_error;
 SELECT idem_hash(body) = :'latin_hash' AS hash_of_utf8,
 	   digest(idem_canonical(body), 'sha256') = :'latin_hash' AS text_of_utf8
   FROM (SELECT jsonb_build_object(convert_from('\xc3bc', 'SQL_ASCII'), 1,
@@ -550,7 +804,9 @@ SELECT idem_hash(to_jsonb(convert_from('\xeda080', 'SQL_ASCII')));
 SET client_min_messages = warning;
 CREATE EXTENSION idem CASCADE;
 SELECT idem_hash(to_jsonb(convert_from('\x80', 'WIN1252'))) = sha256('\x22e282ac22') AS euro_sign;
+SELECT idem_hash('"' || convert_from('\x80', 'WIN1252') || '"') = sha256('\x22e282ac22') AS euro_sign_in_text;
 SELECT idem_hash(to_jsonb(convert_from('\x6181', 'WIN1252')));
+SELECT idem_hash('"' || convert_from('\x6181', 'WIN1252') || '"');
 SELECT idem_canonical(jsonb_build_object('a', jsonb_build_array(convert_from('\x6181', 'WIN1252'))));
 
 \c :utf8_database
