@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "canonical_text.h"
+#include "form.h"
 #include "reader.h"
 
 static bool
@@ -126,11 +127,14 @@ check_limits(const char *text, size_t len, const Answer *exact, unsigned long lo
 		small_jump_out(text, len, (long) (lot % (unsigned long) other.ticks));
 }
 
-/* Canonical text is its own canonical text, in either mode. */
+/* What was accepted became canonical text, which is its own, in either mode. */
 static void
-check_fixed_point(const Answer *exact, const Answer *jcs)
+check_canonical(const Answer *exact, const Answer *jcs)
 {
-	Answer		other = read_text(exact->text, exact->len, CANONICAL_EXACT, 0, -1);
+	Answer		other;
+
+	check_form(exact->text, exact->len);
+	other = read_text(exact->text, exact->len, CANONICAL_EXACT, 0, -1);
 
 	EXPECT(same_answer(exact, &other));
 	free(other.text);
@@ -170,7 +174,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 	check_modes(&exact, &jcs);
 	check_limits(text, len, &exact, lot);
 	if (exact.accepted)
-		check_fixed_point(&exact, &jcs);
+		check_canonical(&exact, &jcs);
 	if (jcs.accepted && strchr("-0123456789", jcs.text[0]))
 		check_double(&jcs);
 	check_without_memory(text, len, read_text, lot);

@@ -146,6 +146,8 @@ read_text(const char *data, size_t len, int mode, size_t filler, long fail_at)
 		EXPECT(world.len > filler);
 		answer.len = world.len - filler;
 		memmove(world.text, world.text + filler, answer.len);
+		write_text(&world, "", 1);
+		world.text[answer.len] = '\0';
 		answer.text = world.text;
 	}
 	else

@@ -34,7 +34,7 @@ typedef struct Answer
 	int			fault;
 	size_t		at;				/* of the fault */
 	size_t		fault_len;
-	char	   *text;			/* canonical, to be freed */
+	char	   *text;			/* canonical, with a zero byte; to be freed */
 	size_t		len;
 	long		allocations;
 	long		ticks;
