@@ -185,6 +185,8 @@ canonical_sort_members(CanonicalMember *members, size_t nmembers,
 	{
 		run = nmembers - at < INSERTION_MAX ? nmembers - at : INSERTION_MAX;
 		insertion_sort(members + at, run);
+		if (at % TICK_EVERY == 0 && at > 0)
+			tick(ctx);
 	}
 	for (run = INSERTION_MAX; run < nmembers; run *= 2)
 	{

@@ -12,6 +12,12 @@
 
 #include "canonical.h"
 
+/*
+ * How much of a number an error shows.  Errors get into logs, and a card number
+ * may have been sent as a number: six digits of that may be shown.
+ */
+#define IDEM_SHOWN_NUMBER_LEN 6
+
 extern CanonicalMode idem_canonical_mode(const text *name);
 extern void idem_write_jsonb(CanonicalSink *sink, const Jsonb *value,
 							 CanonicalMode mode);

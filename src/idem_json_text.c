@@ -15,9 +15,6 @@
 #include "idem_canonical.h"
 #include "idem_utf8.h"
 
-/* Of a number in an error message. */
-#define SHOWN_NUMBER_LEN 40
-
 static void
 check_interrupts(void *ctx pg_attribute_unused())
 {
@@ -43,8 +40,8 @@ static void
 report_text(const CanonicalTextError *error, const char *utf8)
 {
 	size_t		byte = error->at + 1;
-	int			shown = (int) Min(error->len, SHOWN_NUMBER_LEN);
-	const char *dots = error->len > SHOWN_NUMBER_LEN ? "..." : "";
+	int			shown = (int) Min(error->len, IDEM_SHOWN_NUMBER_LEN);
+	const char *dots = error->len > IDEM_SHOWN_NUMBER_LEN ? "..." : "";
 	const char *begin = utf8 + error->at;
 
 	switch (error->fault)

@@ -29,9 +29,6 @@
 /* In "entry" of a member, which is its number otherwise. */
 #define NAME_IS_COPY 0x80000000
 
-/* Of a number in an error message. */
-#define SHOWN_NUMBER_LEN 40
-
 typedef struct CanonicalWalk
 {
 	CanonicalSink *sink;
@@ -154,8 +151,8 @@ report_not_jcs(const CanonicalNumber *number)
 	ereport(ERROR,
 			(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
 			 errmsg("number %.*s%s has no canonical form in mode \"jcs\"",
-					SHOWN_NUMBER_LEN, str.data,
-					str.len > SHOWN_NUMBER_LEN ? "..." : ""),
+					IDEM_SHOWN_NUMBER_LEN, str.data,
+					str.len > IDEM_SHOWN_NUMBER_LEN ? "..." : ""),
 			 errdetail("RFC 8785 writes the nearest double, which may stand for another number."),
 			 errhint("Use mode \"exact\", or send the number as a string.")));
 }
