@@ -6,9 +6,10 @@
 #							status; does nothing for any other user
 #	stage DIR [MAKE ARGS]	a PostgreSQL of our own in DIR, with idem in it
 #	kafka_jars				prints the folder with Apache Kafka's jars
+#	hash_peers all|rust		prints the folder with other makers of canonical JSON
 #	free_port				prints a TCP port that is free on 127.0.0.1
 #
-# Settings from outside: PG_CONFIG, IDEM_CACHE (folder for Kafka's jars),
+# Settings from outside: PG_CONFIG, IDEM_CACHE (folder for Kafka's jars and others),
 # IDEM_KEEP=1 (keep the copy that as_plain_user makes), TMPDIR, NO_COLOR.
 
 IDEM_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -33,6 +34,13 @@ DEMO_PACKAGES=(python3-psycopg python3-confluent-kafka)
 README_PACKAGES=(python3-psycopg openjdk-17-jdk-headless libpostgresql-jdbc-java)
 # What stands between clients and the server in one of the tests.
 POOLER_PACKAGES=(pgbouncer)
+# What it takes to compare hashes with a second writer.
+HASH_PACKAGES=(python3-psycopg)
+# What it takes to fuzz: the clang of Debian 12, or of 13.
+case $(sed -n 's/^VERSION_ID="\([0-9]*\).*/\1/p' /etc/os-release 2>/dev/null) in
+	12) FUZZ_PACKAGES=(clang-14 libclang-rt-14-dev) ;;
+	*) FUZZ_PACKAGES=(clang-19 libclang-rt-19-dev) ;;
+esac
 
 # Colours on a terminal only, so that output in a file or a pipe is plain.
 if [ -t 1 ] && [ -z "${NO_COLOR:-}" ] && [ "${TERM:-dumb}" != dumb ]; then
@@ -169,34 +177,45 @@ stage() {
 	make -s -C "$dir/build" PG_CONFIG="$PG_CONFIG" DESTDIR="$dir" "$@" install
 }
 
-# Where Kafka's jars are, or are to go.  A folder that root filled serves all.
-kafka_folder() {
-	local shared=/var/cache/idem/kafka-$KAFKA_VERSION
+# Where something fetched is, or is to go.  A folder that root filled serves all.
+# "stamp" is a file in it that says that it is complete.
+cache_folder() {
+	local name=$1 stamp=$2 shared=/var/cache/idem/$1
 
 	if [ -n "${IDEM_CACHE:-}" ]; then
-		printf '%s\n' "$IDEM_CACHE/kafka-$KAFKA_VERSION"
-	elif [ -r "$shared/complete" ] || [ "$(id -u)" -eq 0 ]; then
+		printf '%s\n' "$IDEM_CACHE/$name"
+	elif [ -r "$shared/$stamp" ] || [ "$(id -u)" -eq 0 ]; then
 		printf '%s\n' "$shared"
 	else
-		printf '%s\n' "${XDG_CACHE_HOME:-$HOME/.cache}/idem/kafka-$KAFKA_VERSION"
+		printf '%s\n' "${XDG_CACHE_HOME:-$HOME/.cache}/idem/$name"
 	fi
 }
 
-kafka_jars() {
-	local folder
+# Prints a folder of the cache, which "fetch FOLDER" fills when it is not there.
+cached() {
+	local folder=$1 stamp=$2
+	shift 2
 
-	folder=$(kafka_folder)
-	if [ ! -r "$folder/complete" ]; then
+	if [ ! -r "$folder/$stamp" ]; then
 		(
 			umask 022
 			mkdir -p "$folder"
 			# Two runs at once: the second waits and finds it done.
 			exec 9>"$folder/lock"
 			flock 9
-			[ -r "$folder/complete" ] || fetch_kafka "$folder"
+			[ -r "$folder/$stamp" ] || { "$@" && touch "$folder/$stamp"; }
 		) || return
 	fi
 	printf '%s\n' "$folder"
+}
+
+kafka_folder() { cache_folder "kafka-$KAFKA_VERSION" complete; }
+
+kafka_jars() {
+	local folder
+
+	folder=$(kafka_folder)
+	cached "$folder" complete fetch_kafka "$folder"
 }
 
 fetch_kafka() {
@@ -222,7 +241,42 @@ fetch_kafka() {
 		note "maven could not fetch Apache Kafka"
 		return 1
 	fi
-	touch "$folder/complete"
+}
+
+# A folder for each state of test/hash/peers.
+hash_peers_folder() {
+	local state
+
+	state=$(cd "$IDEM_ROOT/test/hash/peers" && find . -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum)
+	cache_folder "hash-peers-${state:0:12}" "complete-$1"
+}
+
+# Packages to run the peers with and, when they are not there yet, to install them
+# with; a cargo or an npm from elsewhere will do.
+hash_peers_packages() {
+	[ "$1" = rust ] || echo nodejs
+	[ ! -r "$(hash_peers_folder "$1")/complete-$1" ] || return 0
+	# Debian 12's cargo is too old for them; this one is kept up to date.
+	command -v cargo >/dev/null || echo cargo-web
+	[ "$1" = rust ] || echo python3-pip
+	[ "$1" = rust ] || command -v npm >/dev/null || echo npm
+}
+
+# All of them, or the one that is written in Rust.
+hash_peers() {
+	local folder
+
+	folder=$(hash_peers_folder "$1")
+	cached "$folder" "complete-$1" fetch_hash_peers "$folder" "$1"
+}
+
+fetch_hash_peers() {
+	note "fetching other makers of canonical JSON into $1"
+	if ! "$IDEM_ROOT/test/hash/peers/install" "$@" >"$1/log" 2>&1 </dev/null; then
+		tail -n 20 "$1/log" >&2
+		note "could not install them"
+		return 1
+	fi
 }
 
 free_port() {
