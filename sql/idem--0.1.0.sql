@@ -108,7 +108,8 @@ COMMENT ON FUNCTION idem_canonical(jsonb, text) IS 'canonical text of a JSON val
 -- is not JSON (RFC 8259), has a byte-order mark or a surrogate without its other
 -- half; 22P05 for \u0000 and for a character that the database's encoding lacks;
 -- 22021 for invalid UTF-8; 22030 for a name that an object has twice; 22003 for a
--- number that jsonb can't hold.
+-- number that jsonb can't hold; 54000 for more than 16,777,216 members.  Bytes are
+-- counted from 1, in the text as UTF-8.
 CREATE FUNCTION idem_canonical(body text, mode text DEFAULT 'exact') RETURNS text
 	AS 'MODULE_PATHNAME', 'idem_canonical_text'
 	LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;

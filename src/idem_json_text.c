@@ -150,7 +150,8 @@ report_text(const CanonicalTextError *error, const char *utf8)
  * byte, counted from 1 in the text's UTF-8 form: 22P02 for what is not JSON
  * text, 22P05 for \u0000, 22021 for invalid UTF-8, 22030 for a repeated name,
  * 22003 for a number that is out of range or that mode jcs refuses, 54001 for
- * more than 1,000 levels, 54000 for more than 2 GB of UTF-8.
+ * more than 1,000 levels, 54000 for more than 2 GB of UTF-8 or 16,777,216
+ * members of objects that are open at one place.
  */
 void
 idem_write_text(CanonicalSink *sink, const text *json, CanonicalMode mode)
