@@ -99,6 +99,12 @@ class Documents:
             text = oracle.canonical(value)
         return space + text + self.random.choice(SPACE)
 
+    def spell_repeated(self, names):
+        """An object with one of its names twice, in any place and spelling."""
+        members = [*names, self.random.choice(names)]
+        self.random.shuffle(members)
+        return '{' + ','.join(f'{self.spell_string(name)}:{self.spell(self.value(1))}' for name in members) + '}'
+
     def spell_string(self, value):
         often = self.random.choice((0, 0.2, 1))
         return '"' + ''.join(self.spell_character(character, often) for character in value) + '"'
