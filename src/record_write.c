@@ -24,7 +24,6 @@
 #include "nodes/makefuncs.h"
 #include "storage/bufmgr.h"
 #include "utils/builtins.h"
-#include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
@@ -84,22 +83,27 @@ typedef struct Writer
 	RecordRights rights;
 } Writer;
 
-/* Whether the indexes of the table are those that the install script made. */
+/* Whether there are as many indexes as the install script made. */
 static bool
-indexes_as_made(Relation table)
+indexes_counted(Relation table)
 {
 	List	   *indexes = RelationGetIndexList(table);
+	int			n = list_length(indexes);
+
+	list_free(indexes);
+	return n == (int) lengthof(table_indexes);
+}
+
+/* Whether they are the ones that the install script made. */
+static bool
+indexes_as_made(const ResultRelInfo *target)
+{
 	int			known = 0;
-	ListCell   *cell;
 
-	foreach(cell, indexes)
-	{
-		char	   *name = get_rel_name(lfirst_oid(cell));
-
-		for (int i = 0; name != NULL && i < (int) lengthof(table_indexes); i++)
-			known += strcmp(name, table_indexes[i]) == 0;
-	}
-	return known == (int) lengthof(table_indexes) && list_length(indexes) == known;
+	for (int i = 0; i < target->ri_NumIndices; i++)
+		for (int j = 0; j < (int) lengthof(table_indexes); j++)
+			known += strcmp(RelationGetRelationName(target->ri_IndexRelationDescs[i]), table_indexes[j]) == 0;
+	return known == (int) lengthof(table_indexes);
 }
 
 /*
@@ -115,7 +119,17 @@ is_as_made(Relation table)
 		tupdesc->natts == RECORD_NCOLUMNS &&
 		tupdesc->constr != NULL && tupdesc->constr->num_check == 1 &&
 		strcmp(tupdesc->constr->check[0].ccname, TABLE_CHECK) == 0 &&
-		indexes_as_made(table);
+		indexes_counted(table);
+}
+
+static void
+end_writing(Writer *writer)
+{
+	ExecCloseIndices(writer->target);
+	ExecDropSingleTupleTableSlot(writer->slot);
+	FreeExecutorState(writer->estate);
+	record_rights_give_back(&writer->rights);
+	table_close(writer->table, NoLock);
 }
 
 /* Begins to write a row.  False: a statement has to do it. */
@@ -153,17 +167,13 @@ begin_writing(Writer *writer, const RecordRow *row)
 	memcpy(writer->slot->tts_values, row->values, RECORD_NCOLUMNS * sizeof(Datum));
 	memcpy(writer->slot->tts_isnull, row->nulls, RECORD_NCOLUMNS * sizeof(bool));
 	ExecStoreVirtualTuple(writer->slot);
-	return true;
-}
 
-static void
-end_writing(Writer *writer)
-{
-	ExecCloseIndices(writer->target);
-	ExecDropSingleTupleTableSlot(writer->slot);
-	FreeExecutorState(writer->estate);
-	record_rights_give_back(&writer->rights);
-	table_close(writer->table, NoLock);
+	if (!indexes_as_made(writer->target))
+	{
+		end_writing(writer);
+		return false;
+	}
+	return true;
 }
 
 /*

@@ -210,7 +210,7 @@ SELECT outcome, call_deadline
 SELECT idempotency_key, extract(epoch FROM call_deadline - call_started_at)::int AS call, call_started_at = claimed_at AS starts_now,
 	   extract(epoch FROM lease_expires_at - call_deadline)::int AS margin, extract(epoch FROM dedup_until - call_started_at)::int AS dedup,
 	   call_xid = claim_xid AS marked_by_claim, expires_at
-  FROM idem.idempotency WHERE principal_id = 'record' AND idempotency_key LIKE '%call,%';
+  FROM idem.idempotency WHERE principal_id = 'record' AND idempotency_key LIKE '%call,%' ORDER BY idempotency_key;
 SELECT dedup_until, call_started_at FROM idem.idempotency WHERE principal_id = 'record' AND idempotency_key = 'no call';
 SET idem.call_margin = '20 s';
 SELECT outcome FROM idem_try_insert('record', 'call, margin', sha256('one'), call_timeout => '100 s');
