@@ -645,9 +645,10 @@ COMMENT ON FUNCTION idem_step_key(text, text, integer) IS 'the idempotency key f
 --
 -- Goes over up to max_rows records that are due: deletes those that have
 -- expired and drops responses that are no longer kept; says how many, and
--- whether there may be more.  Call it from a scheduler, each call in a transaction
--- of its own, until more is false.  Rechecks each row and skips those that
--- another transaction holds; no claim waits for it.
+-- whether there may be more: false as well when nothing of a whole batch could go.
+-- Call it from a scheduler, each call in a transaction of its own, until more is
+-- false.  Rechecks each row and skips those that another transaction holds; no
+-- claim waits for it.
 --
 --	max_rows	1 to 10,000
 --

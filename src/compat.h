@@ -18,9 +18,34 @@
 /* 16 keeps the permissions of a range table beside it */
 #if PG_VERSION_NUM < 160000
 #define addRTEPermissionInfo(permissions, rte) ((void) (permissions))
-#define ExecInitRangeTable(estate, table, permissions) ExecInitRangeTable(estate, table)
 #else
 #include "parser/parse_relation.h"
+#endif
+
+/* a macro of a function's name has to come behind its declaration */
+#if PG_VERSION_NUM < 180000
+#include "access/genam.h"
+#include "executor/executor.h"
+#include "utils/relcache.h"
+#endif
+
+/* 18 wants to know which relations of it are left after pruning */
+#if PG_VERSION_NUM < 160000
+#define ExecInitRangeTable(estate, table, permissions, unpruned) ExecInitRangeTable(estate, table)
+#elif PG_VERSION_NUM < 180000
+#define ExecInitRangeTable(estate, table, permissions, unpruned) ExecInitRangeTable(estate, table, permissions)
+#endif
+
+/* 18 counts the searches of an index scan, and knows deferrable primary keys */
+#if PG_VERSION_NUM < 180000
+#define index_beginscan(table, index, snapshot, instrument, nkeys, norderbys) \
+	index_beginscan(table, index, snapshot, nkeys, norderbys)
+#define RelationGetPrimaryKeyIndex(table, deferrable_ok) RelationGetPrimaryKeyIndex(table)
+#endif
+
+/* 18 has it before the declaration */
+#if PG_VERSION_NUM < 180000
+#define pg_noreturn pg_attribute_noreturn()
 #endif
 
 /* 16 moved the macros for varlena values into a header of their own */

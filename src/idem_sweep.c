@@ -24,8 +24,9 @@
  * idem_sweep(max_rows) -> records, responses, more
  *
  * Goes over a batch of records that are due: deletes those that have expired, and
- * drops responses that are no longer kept.  Locks each row without waiting and looks at it again before it
- * goes.  Raises 22004, 22023.
+ * drops responses that are no longer kept.  Locks each row without waiting and looks
+ * at it again before it goes.  A batch of which nothing goes, since a trigger holds
+ * it, has no more behind it: the caller would never end.  Raises 22004, 22023, 40001.
  */
 PG_FUNCTION_INFO_V1(idem_sweep);
 Datum
@@ -50,6 +51,6 @@ idem_sweep(PG_FUNCTION_ARGS)
 
 	values[0] = Int64GetDatum(swept.deleted);
 	values[1] = Int64GetDatum(swept.dropped);
-	values[2] = BoolGetDatum(swept.due == max_rows);
+	values[2] = BoolGetDatum(swept.due == max_rows && swept.deleted + swept.dropped > 0);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
 }

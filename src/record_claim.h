@@ -34,6 +34,6 @@ extern RecordAction record_claim_decide(Claim *claim);
 extern void record_claim_locked(Claim *claim);
 extern void record_claim_run(Claim *claim);
 extern void record_claim_columns(Claim *claim, Datum *values, bool *nulls);
-extern void record_claim_read_only_error(void) pg_attribute_noreturn();
+pg_noreturn extern void record_claim_read_only_error(void);
 
 #endif							/* RECORD_CLAIM_H */

@@ -52,13 +52,15 @@ record_same_bytes(const bytea *a, const bytea *b)
 
 /*
  * Finds the version of a record that a snapshot shows, by the primary key; false:
- * none.  Both of its columns have collation "C", as the scan keys say.
+ * none.  Both of its columns have collation "C", as the scan keys say.  The lock
+ * on the index is not kept: REINDEX, which has one on the table, would wait for it
+ * while the write that comes next waits for REINDEX.
  */
 static bool
 find_version(Relation table, const RecordKey *key, Snapshot snapshot, TupleTableSlot *slot)
 {
-	Relation	index = index_open(RelationGetPrimaryKeyIndex(table), AccessShareLock);
-	IndexScanDesc scan = index_beginscan(table, index, snapshot, 2, 0);
+	Relation	index = index_open(RelationGetPrimaryKeyIndex(table, false), AccessShareLock);
+	IndexScanDesc scan = index_beginscan(table, index, snapshot, NULL, 2, 0);
 	ScanKeyData keys[2];
 	bool		found;
 
@@ -67,7 +69,7 @@ find_version(Relation table, const RecordKey *key, Snapshot snapshot, TupleTable
 	index_rescan(scan, keys, 2, NULL, 0);
 	found = index_getnext_slot(scan, ForwardScanDirection, slot);
 	index_endscan(scan);
-	index_close(index, NoLock);
+	index_close(index, AccessShareLock);
 	return found;
 }
 
@@ -78,23 +80,26 @@ read_slot(TupleTableSlot *slot, RecordRow *row)
 	record_row_read(ExecCopySlotHeapTuple(slot), slot->tts_tupleDescriptor, row);
 }
 
-/* Reads the row that a snapshot shows; what was written before is seen. */
+/*
+ * Reads the row that a new snapshot shows; what was written before is seen.  The
+ * snapshot is taken when the table is locked: an older one does not show rows that
+ * ALTER TABLE has written anew in the meantime.
+ */
 static bool
-look(const RecordKey *key, Snapshot snapshot, RecordRow *row)
+look(const RecordKey *key, Snapshot (*take_snapshot) (void), RecordRow *row)
 {
-	Relation	table;
-	TupleTableSlot *slot;
+	Relation	table = table_open(record_relation("idempotency"), AccessShareLock);
+	TupleTableSlot *slot = table_slot_create(table, NULL);
 
-	PushActiveSnapshot(snapshot);
-	table = table_open(record_relation("idempotency"), AccessShareLock);
-	slot = table_slot_create(table, NULL);
+	CommandCounterIncrement();
+	PushActiveSnapshot(take_snapshot());
 	if (find_version(table, key, GetActiveSnapshot(), slot))
 		read_slot(slot, row);
 	else
 		record_row_none(row);
+	PopActiveSnapshot();
 	ExecDropSingleTupleTableSlot(slot);
 	table_close(table, NoLock);
-	PopActiveSnapshot();
 	return row->facts.state != RECORD_NONE;
 }
 
@@ -102,8 +107,7 @@ look(const RecordKey *key, Snapshot snapshot, RecordRow *row)
 bool
 record_look(const RecordKey *key, RecordRow *row)
 {
-	CommandCounterIncrement();
-	return look(key, GetTransactionSnapshot(), row);
+	return look(key, GetTransactionSnapshot, row);
 }
 
 /*
@@ -113,8 +117,7 @@ record_look(const RecordKey *key, RecordRow *row)
 bool
 record_look_latest(const RecordKey *key, RecordRow *row)
 {
-	CommandCounterIncrement();
-	return look(key, GetLatestSnapshot(), row);
+	return look(key, GetLatestSnapshot, row);
 }
 
 /* how it went to lock a row without waiting */

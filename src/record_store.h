@@ -63,7 +63,7 @@ extern bool record_try_lock_key(const RecordKey *key);
 extern void record_unlock_key(const RecordKey *key);
 
 /* record_write.c */
-extern void record_not_written(void) pg_attribute_noreturn();
+pg_noreturn extern void record_not_written(void);
 extern bool record_insert(const RecordKey *key, RecordRow *row, const RecordDecision *decision);
 extern void record_replace(const RecordKey *key, RecordRow *row, const RecordDecision *decision);
 extern void record_take_over(RecordRow *row, const RecordDecision *decision);

@@ -16,6 +16,27 @@
 #include "compat.h"
 #include "record_row.h"
 
+/*
+ * Whether what is never NULL is there.  The table says NOT NULL as well, but a row
+ * can be made by hand and given to the function.
+ */
+static bool
+required_columns(const bool *nulls)
+{
+	return !nulls[COL_PRINCIPAL_ID] && !nulls[COL_IDEMPOTENCY_KEY] && !nulls[COL_REQUEST_HASH] &&
+		!nulls[COL_STATE] && !nulls[COL_ATTEMPT] && !nulls[COL_TRIES] && !nulls[COL_CLAIM_XID] &&
+		!nulls[COL_RESOURCE_ID] && !nulls[COL_CREATED_AT] && !nulls[COL_CLAIMED_AT] &&
+		!nulls[COL_LEASE_EXPIRES_AT] && !nulls[COL_YIELDED] && !nulls[COL_SWEEP_AT];
+}
+
+static bool
+hash_valid(Datum hash)
+{
+	Size		bytes = VARSIZE_ANY_EXHDR(DatumGetByteaPP(hash));
+
+	return bytes >= RECORD_HASH_MIN_BYTES && bytes <= RECORD_HASH_MAX_BYTES;
+}
+
 /* What belongs to each state. */
 static bool
 state_valid(const Datum *values, const bool *nulls)
@@ -50,16 +71,15 @@ record_valid(PG_FUNCTION_ARGS)
 	HeapTupleData tuple = {0};
 	Datum	   *values = palloc(sizeof(Datum) * tupdesc->natts);
 	bool	   *nulls = palloc(sizeof(bool) * tupdesc->natts);
-	Size		hash_bytes;
 	bool		valid;
 
+	record_row_check_columns(tupdesc);
 	tuple.t_len = HeapTupleHeaderGetDatumLength(record);
 	tuple.t_data = record;
 	heap_deform_tuple(&tuple, tupdesc, values, nulls);
 	ReleaseTupleDesc(tupdesc);
 
-	hash_bytes = VARSIZE_ANY_EXHDR(DatumGetByteaPP(values[COL_REQUEST_HASH]));
-	valid = hash_bytes >= RECORD_HASH_MIN_BYTES && hash_bytes <= RECORD_HASH_MAX_BYTES &&
+	valid = required_columns(nulls) && hash_valid(values[COL_REQUEST_HASH]) &&
 		nulls[COL_CALL_STARTED_AT] == nulls[COL_CALL_DEADLINE] &&
 		nulls[COL_CALL_STARTED_AT] == nulls[COL_CALL_XID] &&
 		state_valid(values, nulls);

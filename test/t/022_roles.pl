@@ -32,6 +32,7 @@ same('roles', 'each in its role');
 privileges();
 row_security();
 hostile_search_path();
+other_parts();				# before there were more columns, which stay for ever
 more_columns();
 harmless_additions();
 errors_are_seen();
@@ -270,9 +271,37 @@ END
 	$node->safe_psql('postgres', 'ALTER TABLE idem.idempotency ALTER COLUMN response_status TYPE bigint');
 	is(refused('app', $claim), '55000', 'a column of another type is an error where there is a record');
 	is(refused('app', $claim =~ s/'k'/'new'/r), '55000', 'and where there is none');
+	is($node->try('SELECT idem.record_valid(r) FROM idem.idempotency AS r')->{sqlstate}, '55000', 'and for the CHECK of the table');
 	$node->safe_psql('postgres', 'ALTER TABLE idem.idempotency ALTER COLUMN response_status TYPE integer');
 	is(refused('app', $claim), '', 'and no longer when it is as before');
 	$node->safe_psql('postgres', 'DROP INDEX idem.by_region; ALTER TABLE idem.idempotency DROP COLUMN note, DROP COLUMN length');
+	return;
+}
+
+# Others' functions in the place of idem's own CHECK or index: they run with the
+# owner's rights, and so never with the caller's path.  And what the CHECK makes of
+# rows that were made by hand.
+sub other_parts
+{
+	my $path = sub { return $node->value("SET ROLE app; SET search_path = nowhere; SELECT outcome FROM public.idem_try_insert('o', '$_[0]', pg_catalog.sha256('1'), 'o'); SELECT pg_catalog.current_setting('test.path')") };
+
+	$node->safe_psql('postgres', <<'END');
+CREATE FUNCTION see_path(value text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS
+	$$ BEGIN PERFORM pg_catalog.set_config('test.path', pg_catalog.current_setting('search_path'), false); RETURN value; END $$;
+ALTER TABLE idem.idempotency DROP CONSTRAINT idempotency_valid, ADD CONSTRAINT mine CHECK (see_path(operation) IS NOT NULL) NOT VALID;
+END
+	is($path->('check'), "STARTED\npg_catalog, pg_temp", 'a CHECK in the place of idem\'s does not run with the caller\'s path');
+	is(refused('app', "SELECT outcome FROM idem_try_insert('o', 'none', sha256('1'))"), '23514', 'and refuses what it refuses');
+	$node->safe_psql('postgres', <<'END');
+ALTER TABLE idem.idempotency DROP CONSTRAINT mine, ADD CONSTRAINT idempotency_valid CHECK (idem.record_valid(idempotency));
+DROP INDEX idem.idempotency_sweep;
+CREATE INDEX mine ON idem.idempotency (see_path(operation));
+END
+	is($path->('index'), "STARTED\npg_catalog, pg_temp", 'nor does an index in the place of one of idem\'s');
+	$node->safe_psql('postgres', 'DROP INDEX idem.mine; CREATE INDEX idempotency_sweep ON idem.idempotency (sweep_at)');
+
+	is($node->value("SELECT DISTINCT idem.record_valid(jsonb_populate_record(r, jsonb_build_object(name, NULL))) FROM idem.idempotency AS r, unnest('{request_hash,state,attempt}'::text[]) AS name WHERE principal_id = 'o'"), 'f', 'a row without what every record has is not valid');
+	is($node->value('SELECT idem.record_valid(jsonb_populate_record(NULL::idem.idempotency, $${"state": "COMPLETED"}$$))'), 'f', 'nor one with a state and nothing else');
 	return;
 }
 
@@ -299,6 +328,8 @@ END
 
 	# Triggers that swallow what is written.
 	$node->safe_psql('postgres', <<'END');
+SELECT outcome FROM idem_try_insert('due', 'k', sha256('1'));
+UPDATE idem.idempotency SET expires_at = '2000-01-01', sweep_at = '2000-01-01' WHERE principal_id = 'due';
 CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
 CREATE TRIGGER swallow BEFORE INSERT OR UPDATE OR DELETE ON idem.idempotency FOR EACH ROW EXECUTE FUNCTION swallow();
 END
@@ -315,7 +346,8 @@ END
 	}
 	is($node->value($records), '1', 'and nothing was written');
 	is($node->value("SELECT state FROM idem.idempotency WHERE principal_id = 'e'"), 'IN_PROGRESS', 'nor changed');
-	$node->safe_psql('postgres', 'DROP TRIGGER swallow ON idem.idempotency');
+	is($node->value('SELECT records, more FROM idem_sweep(1)'), '0|f', 'a sweep that comes to nothing is not called for more');
+	$node->safe_psql('postgres', "DROP TRIGGER swallow ON idem.idempotency; DELETE FROM idem.idempotency WHERE principal_id = 'due'");
 
 	# Triggers that raise, at once and at the commit.
 	$node->safe_psql('postgres', <<'END');
