@@ -33,6 +33,7 @@
 
 #include "compat.h"
 #include "idem_shared.h"
+#include "relay_names.h"
 #include "relay_outbox.h"
 #include "relay_topics.h"
 
@@ -49,7 +50,7 @@
 
 #define READ_ROWS \
 	"SELECT ctid, seq, event_id, topic, partition_key, event_type, aggregate_id," \
-	" payload, payload_bytes, headers, created_at FROM ONLY idem.outbox_%02d" \
+	" payload, payload_bytes, headers, created_at, attempts FROM ONLY idem.outbox_%02d" \
 	" WHERE seq BETWEEN $1 AND $2 AND published_at IS NULL AND parked_at IS NULL" \
 	" ORDER BY seq LIMIT $3"
 
@@ -91,7 +92,8 @@ enum
 	COL_PAYLOAD,
 	COL_PAYLOAD_BYTES,
 	COL_HEADERS,
-	COL_CREATED_AT
+	COL_CREATED_AT,
+	COL_ATTEMPTS
 };
 
 /* ---- transactions ---- */
@@ -407,13 +409,19 @@ make_record(HeapTuple tuple, int leaf, const char *source, TimestampTz now,
 	pg_uuid_t  *event_id = DatumGetUUIDP(SPI_getbinval(tuple, tupdesc, COL_EVENT_ID, &isnull));
 	TimestampTz created_at = DatumGetTimestampTz(SPI_getbinval(tuple, tupdesc, COL_CREATED_AT, &isnull));
 
+	/* all that is known of the row, before anything can fail */
 	row->leaf = leaf;
 	row->seq = DatumGetInt64(SPI_getbinval(tuple, tupdesc, COL_SEQ, &isnull));
 	row->block = ItemPointerGetBlockNumber(tid);
 	row->offset = ItemPointerGetOffsetNumber(tid);
 	memcpy(row->event_id, event_id->data, sizeof(row->event_id));
 
+	row->attempts = DatumGetInt32(SPI_getbinval(tuple, tupdesc, COL_ATTEMPTS, &isnull));
+	row->bytes = RELAY_ROW_OVERHEAD;
 	record->topic = TextDatumGetCString(SPI_getbinval(tuple, tupdesc, COL_TOPIC, &isnull));
+	row->topic = relay_names_number(record->topic);
+	row->key = relay_names_key(record->topic, tuple, tupdesc, COL_PARTITION_KEY);
+
 	record->key = text_column(tuple, COL_PARTITION_KEY);
 	record->value = payload(tuple);
 	record->timestamp_ms = record_timestamp(record->topic, created_at, now);
