@@ -107,6 +107,9 @@ send_waiting(RelayWorker *w)
 	return n > 0;
 }
 
+/* for the case that a row of it can't be made into a record */
+static RelayRead last_read;
+
 /* a read under way */
 typedef struct Reading
 {
@@ -129,6 +132,8 @@ produce_row(void *arg, RelayRow *row, const RelayRecord *record)
 	relay_names_settings(&w->rules);
 	if (count > 0)
 		relay_rules_partitions(&w->rules, row->topic, count);
+	else
+		count = w->rules.topic[row->topic].partitions;	/* as the last stream knew */
 	row->partition = count > 0 && record->key.data != NULL ?
 		relay_kafka_partition(record->key, count) : RELAY_ANY_PARTITION;
 
@@ -160,7 +165,10 @@ static bool
 produce_read(RelayWorker *w, const RelayRead *read, int64 *next)
 {
 	Reading		reading = {w, read, read->from, false};
-	int			n = relay_outbox_read(read, w->source, produce_row, &reading);
+	int			n;
+
+	last_read = *read;
+	n = relay_outbox_read(read, w->source, produce_row, &reading);
 
 	*next = reading.next;
 	return n < read->limit && !reading.stopped;
@@ -312,7 +320,9 @@ reading_failed(RelayWorker *w)
 		uint64		ticket;
 
 		relay_names_settings(&w->rules);
-		ticket = relay_rules_broken(&w->rules, &row, relay_now_usec());
+		ticket = relay_rules_broken(&w->rules, &last_read, &row, relay_now_usec());
+		if (ticket == 0)
+			return;				/* it is not its turn */
 		relay_count_failure(w, w->error->message);
 		relay_producers_note_text(ticket, w->error->message);
 	}

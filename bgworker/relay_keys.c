@@ -111,13 +111,14 @@ relay_key_rest(RelayRules *rules, int k)
 	RelayKey   *key = &rules->key[k];
 	int		   *link;
 
-	if (key->state != RELAY_KEY_OPEN || key->in_flight > 0 || key->nwaiting > 0 ||
-		key->behind.any || key->came_back)
+	if (key->hash == 0 || key->state != RELAY_KEY_OPEN || key->in_flight > 0 || key->nwaiting > 0 ||
+		key->behind.any)
 		return;
 	link = bucket_of(rules, key->hash);
 	while (*link != k)
 		link = &rules->key[*link].next_in_bucket;
 	*link = key->next_in_bucket;
+	key->hash = 0;
 	key->next_in_bucket = rules->free_key;
 	rules->free_key = k;
 	rules->nkeys--;
@@ -186,7 +187,7 @@ relay_key_ready(RelayRules *rules, int k)
 {
 	RelayKey   *key = &rules->key[k];
 
-	if (key->state != RELAY_KEY_OPEN || !has_room(rules, key))
+	if (key->hash == 0 || !has_room(rules, key))
 		return;
 	if (key->nwaiting > 0)
 	{
@@ -194,7 +195,7 @@ relay_key_ready(RelayRules *rules, int k)
 			rules->ready[(rules->first_ready + rules->nready++) % RELAY_KEYS] = k;
 		key->queued = true;
 	}
-	else
+	else if (key->state == RELAY_KEY_OPEN)
 		relay_release(rules, &key->behind);
 }
 
@@ -215,7 +216,7 @@ relay_rules_next_waiting(RelayRules *rules, uint64_t *ticket, int64_t now)
 		rules->first_ready = (rules->first_ready + 1) % RELAY_KEYS;
 		rules->nready--;
 		key->queued = false;
-		if (key->state != RELAY_KEY_OPEN || key->nwaiting == 0 || !has_room(rules, key))
+		if (key->nwaiting == 0 || !has_room(rules, key))
 			continue;
 		i = key->waiting.first;
 		relay_list_remove(rules, &key->waiting, i);
@@ -239,12 +240,21 @@ relay_key_is_row(const RelayKey *key, const RelayRow *row)
 		memcmp(key->event_id, row->event_id, sizeof(key->event_id)) == 0;
 }
 
+/*
+ * A row stops the later ones of its key, and not the earlier ones: those are read
+ * again.
+ */
 static void
-stop_at(RelayKey *key, const RelayRow *row)
+stop_at(RelayRules *rules, int k, const RelayRow *row)
 {
+	RelayKey   *key = &rules->key[k];
+
+	relay_key_drop_waiting(rules, k, &key->behind);
 	key->seq = row->seq;
 	key->leaf = row->leaf;
 	memcpy(key->event_id, row->event_id, sizeof(key->event_id));
+	if (key->behind.any && key->behind.seq < key->seq)
+		relay_release(rules, &key->behind);
 }
 
 /*
@@ -287,9 +297,8 @@ relay_key_try(RelayRules *rules, const RelayRow *row, int64_t at)
 		if (rules->trying != NONE)
 			rules->key[rules->trying].previous_trying = k;
 		rules->trying = k;
-		relay_key_drop_waiting(rules, k, &key->behind);
 	}
-	stop_at(key, row);
+	stop_at(rules, k, row);
 	key->attempts = row->attempts;
 	key->try_at = at;
 	return true;
@@ -334,9 +343,9 @@ relay_key_may_try(const RelayRules *rules, const RelayKey *key, int64_t now)
 {
 	const RelayTopic *topic = &rules->topic[key->topic];
 
-	if (key->state != RELAY_KEY_TRYING || key->try_at > now || key->in_flight > 0)
+	if (key->state != RELAY_KEY_TRYING || key->try_at > now || key->in_flight > 0 || key->nwaiting > 0)
 		return false;
-	if (topic->state != RELAY_TOPIC_OPEN &&
+	if (topic->state != RELAY_TOPIC_OPEN && topic->state != RELAY_TOPIC_CROWDED &&
 		(topic->state != RELAY_TOPIC_PROBING || topic->probe_sent || topic->in_flight > 0))
 		return false;
 	return relay_passed(rules, key->seq);
@@ -414,36 +423,40 @@ relay_rules_alone_done(RelayRules *rules, const RelayRead *read, int64_t now)
 }
 
 /*
- * A row could not be made into a Kafka record: it is refused, alone.  The rows
- * before it in the read were dealt with.  Gives the ticket of its refusal.
+ * A row could not be made into a Kafka record: it is refused, alone, if it may go
+ * now.  The rows before it in the read were dealt with.  Gives the ticket of the
+ * refusal, 0 if there is none.
  */
 uint64_t
-relay_rules_broken(RelayRules *rules, const RelayRow *row, int64_t now)
+relay_rules_broken(RelayRules *rules, const RelayRead *read, RelayRow *row, int64_t now)
 {
 	RelayLeaf  *leaf = &rules->leaf[row->leaf];
 	int			i = relay_entry_find(rules, row);
-	uint64_t	ticket;
-
-	if (leaf->state == RELAY_LEAF_DIRTY && leaf->position <= row->seq && row->seq < RELAY_SEQ_MAX &&
-		!(leaf->lowered && leaf->lowered_to <= row->seq))
-		leaf->position = row->seq + 1;
+	RelayVerdict verdict = RELAY_PRODUCE;
+	uint64_t	ticket = 0;
 
 	if (i == NONE)
-	{
-		i = relay_entry_add(rules, row, now);
-		relay_entry_send(rules, i, RELAY_PROBE, now);
-	}
-	else if (rules->entry[i].state == RELAY_WAITING)
+		verdict = relay_rules_row(rules, read, row, now, &ticket);
+	else if (rules->entry[i].state == RELAY_IN_FLIGHT)
+		ticket = relay_ticket_of(rules, i);
+	if (read->alone)
+		relay_rules_alone_done(rules, read, now);
+	else if (leaf->state == RELAY_LEAF_DIRTY && leaf->position <= row->seq &&
+			 !(leaf->lowered && leaf->lowered_to <= row->seq))
+		leaf->position = verdict == RELAY_FULL || row->seq == RELAY_SEQ_MAX ? row->seq : row->seq + 1;
+
+	if (verdict == RELAY_WAIT)
 	{
 		int			k = relay_key_find(rules, row);
 
+		i = relay_entry_of(rules, ticket);
 		relay_list_remove(rules, &rules->key[k].waiting, i);
 		rules->key[k].nwaiting--;
 		rules->waiting--;
 		relay_entry_send(rules, i, RELAY_PROBE, now);
 	}
-	ticket = relay_ticket_of(rules, i);
-	relay_rules_refused(rules, ticket, RELAY_ROW, now);
+	if (ticket != 0)
+		relay_rules_refused(rules, ticket, RELAY_ROW, now);
 	return ticket;
 }
 
@@ -566,12 +579,9 @@ relay_rules_hold(RelayRules *rules, const RelayRow *row)
 		return;
 	}
 	if (key->state == RELAY_KEY_OPEN)
-	{
 		rules->counts.held_keys++;
-		relay_key_drop_waiting(rules, k, &key->behind);
-	}
 	if (key->state == RELAY_KEY_OPEN || !key->seen || row->seq < key->seq)
-		stop_at(key, row);
+		stop_at(rules, k, row);
 	key->state = RELAY_KEY_HELD;
 	key->seen = true;
 }

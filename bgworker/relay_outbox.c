@@ -418,6 +418,7 @@ make_record(HeapTuple tuple, int leaf, const char *source, TimestampTz now,
 
 	row->attempts = DatumGetInt32(SPI_getbinval(tuple, tupdesc, COL_ATTEMPTS, &isnull));
 	row->bytes = RELAY_ROW_OVERHEAD;
+	row->partition = RELAY_ANY_PARTITION;
 	record->topic = TextDatumGetCString(SPI_getbinval(tuple, tupdesc, COL_TOPIC, &isnull));
 	row->topic = relay_names_number(record->topic);
 	row->key = relay_names_key(record->topic, tuple, tupdesc, COL_PARTITION_KEY);

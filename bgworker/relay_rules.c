@@ -7,7 +7,11 @@
  */
 #include "relay_state.h"
 
+#include <stddef.h>
 #include <string.h>
+
+/* longer ago than any time that matters */
+#define CENTURY				(INT64_C(100) * 365 * 86400 * USEC_PER_SEC)
 
 /* rows without a key that follow each other into one partition */
 #define SPREAD_ROWS			100
@@ -18,24 +22,22 @@
 void
 relay_rules_init(RelayRules *rules)
 {
+	for (int t = 0; t < rules->ntopics; t++)
+		memset(&rules->topic[t], 0, sizeof(rules->topic[t]));
+	for (int k = 0; k < rules->used_keys; k++)
+		rules->key[k].queued = false;
+	memset((char *) rules + offsetof(RelayRules, window_rows), 0,
+		   sizeof(*rules) - offsetof(RelayRules, window_rows));
 	rules->window_rows = RELAY_WINDOW_ROWS;
 	rules->window_bytes = RELAY_WINDOW_BYTES;
 	rules->stuck_after = 60 * USEC_PER_SEC;
 	rules->max_keys = RELAY_KEYS;
 	rules->generation = 1;
-	rules->stream = RELAY_STREAM_OPEN;
 	rules->batch_bytes = RELAY_BATCH_BYTES;
 	rules->next_batch_bytes = RELAY_BATCH_BYTES;
-	rules->stored_since = false;
-	rules->rebuild_backoff = 0;
-	rules->probe_broken = false;
-	memset(&rules->counts, 0, sizeof(rules->counts));
-	for (int t = 0; t < rules->ntopics; t++)
-		memset(&rules->topic[t], 0, sizeof(rules->topic[t]));
-	rules->ntopics = 0;
+	rules->stored_at = -CENTURY;
 	for (int i = 0; i < RELAY_BUCKETS; i++)
 		rules->partition_bucket[i] = NONE;
-	rules->used_partitions = 0;
 	relay_rules_forget(rules);
 }
 
@@ -141,7 +143,7 @@ window_full(const RelayRules *rules)
 void
 relay_rules_begin(RelayRules *rules)
 {
-	rules->lowered_to = RELAY_SEQ_MAX;
+	rules->lowered = false;
 }
 
 /* Whether there is something to read now. */
@@ -278,9 +280,10 @@ spread(RelayRules *rules, int topic, int64_t now)
 			t->spread_left = SPREAD_ROWS;
 			if (++t->spread >= t->partitions)
 			{
-				/* once in a round the library chooses, and so tells how many there are */
 				t->spread = 0;
-				return RELAY_ANY_PARTITION;
+				/* at times the library chooses, and so tells how many there are */
+				if (t->in_flight == 0)
+					return RELAY_ANY_PARTITION;
 			}
 		}
 		place = relay_place(rules, topic, t->spread);
@@ -318,13 +321,6 @@ ask_key(RelayRules *rules, const RelayRow *row, int k)
 {
 	RelayKey   *key = &rules->key[k];
 
-	if (key->state == RELAY_KEY_HELD && relay_key_is_row(key, row))
-	{
-		/* it is not parked any more: who knows which other rows are */
-		rules->holds_wanted = true;
-		relay_leave(&key->behind, row);
-		return RELAY_FULL;
-	}
 	if (key->state == RELAY_KEY_TRYING && relay_key_is_row(key, row))
 		return RELAY_SKIP;
 	if ((key->state != RELAY_KEY_OPEN && row->seq > key->seq) ||
@@ -408,8 +404,16 @@ relay_rules_row(RelayRules *rules, const RelayRead *read, RelayRow *row, int64_t
 		return row_alone(rules, read, row, now, ticket);
 	if (rules->stream != RELAY_STREAM_OPEN || rules->holds_wanted || window_full(rules))
 		return RELAY_FULL;
-	if (rules->lowered_to <= row->seq)
+	if (rules->lowered && rules->lowered_to <= row->seq)
 		return RELAY_FULL;		/* rows before it were let go meanwhile: they come first */
+	k = relay_key_find(rules, row);
+	if (k != NONE && rules->key[k].state == RELAY_KEY_HELD && relay_key_is_row(&rules->key[k], row))
+	{
+		/* it is not parked any more: who knows which other rows are */
+		rules->holds_wanted = true;
+		relay_leave(&rules->key[k].behind, row);
+		return RELAY_FULL;
+	}
 	if (topic->state != RELAY_TOPIC_OPEN &&
 		!(topic->state == RELAY_TOPIC_PROBING && !topic->probe_sent && topic->in_flight == 0))
 	{
@@ -426,7 +430,6 @@ relay_rules_row(RelayRules *rules, const RelayRead *read, RelayRow *row, int64_t
 		return RELAY_SKIP;
 	}
 
-	k = relay_key_find(rules, row);
 	if (k != NONE)
 	{
 		verdict = ask_key(rules, row, k);
@@ -441,7 +444,7 @@ relay_rules_row(RelayRules *rules, const RelayRead *read, RelayRow *row, int64_t
 	if (topic->state == RELAY_TOPIC_PROBING)
 		return send_alone(rules, row, k, now, ticket);
 
-	if ((row->key != 0 && !relay_confirmed(rules, place, now) && rules->partition[place].in_flight > 0) ||
+	if (!relay_may_begin(rules, place, now) ||
 		relay_over_share(rules, place, now))
 	{
 		relay_leave_at(rules, place, row);

@@ -43,7 +43,7 @@ extern bool relay_passed(const RelayRules *rules, int64_t seq);
 extern int	relay_place(RelayRules *rules, int topic, int32_t number);
 extern bool relay_over_share(const RelayRules *rules, int place, int64_t now);
 extern void relay_leave_at(RelayRules *rules, int place, const RelayRow *row);
-extern bool relay_confirmed(const RelayRules *rules, int place, int64_t now);
+extern bool relay_may_begin(RelayRules *rules, int place, int64_t now);
 extern void relay_topic_stop(RelayRules *rules, int topic, RelayClass reason, int64_t now);
 extern void relay_topic_open(RelayRules *rules, int topic);
 extern void relay_topic_ask(RelayRules *rules, int topic);

@@ -86,13 +86,28 @@ relay_place(RelayRules *rules, int topic, int32_t number)
 }
 
 /* Whether the stream has stored something there, and Kafka still knows of it. */
-bool
+static bool
 relay_confirmed(const RelayRules *rules, int place, int64_t now)
 {
 	const RelayPartition *partition = &rules->partition[place];
 
 	return partition->number >= 0 && partition->confirmed == rules->generation &&
 		now - partition->stored_at < CONFIRMED_FOR;
+}
+
+/*
+ * Whether a row may be sent there: the stream is known there, or the row is the
+ * only one.  Rows whose partition was not known when they were sent
+ * may be anywhere.
+ */
+bool
+relay_may_begin(RelayRules *rules, int place, int64_t now)
+{
+	int			topic = rules->partition[place].topic;
+
+	return relay_confirmed(rules, place, now) ||
+		(rules->partition[place].in_flight == 0 &&
+		 rules->partition[relay_place(rules, topic, RELAY_ANY_PARTITION)].in_flight == 0);
 }
 
 /* Whether others are held up when this partition takes more of the window. */
@@ -151,12 +166,9 @@ relay_leave_at(RelayRules *rules, int place, const RelayRow *row)
 
 /* Whether rows that were left behind with a partition may go. */
 static bool
-may_go(const RelayRules *rules, int place, int64_t now)
+may_go(RelayRules *rules, int place, int64_t now)
 {
-	const RelayPartition *partition = &rules->partition[place];
-
-	return partition->in_flight == 0 ||
-		(relay_confirmed(rules, place, now) && !has_share(rules, place, now, 2));
+	return relay_may_begin(rules, place, now) && !has_share(rules, place, now, 2);
 }
 
 static void
@@ -292,7 +304,7 @@ relay_topic_crowd(RelayRules *rules, const RelayRow *row)
 static void
 release_crowded(RelayRules *rules)
 {
-	if (rules->counts.stopped_topics == 0 || rules->max_keys - rules->nkeys < rules->max_keys / 16 + 1)
+	if (rules->counts.stopped_topics == 0 || rules->max_keys - rules->nkeys <= rules->max_keys / 16)
 		return;
 	for (int t = 0; t < rules->ntopics; t++)
 		if (rules->topic[t].state == RELAY_TOPIC_CROWDED)
