@@ -35,6 +35,7 @@
 #include "idem_shared.h"
 #include "relay_names.h"
 #include "relay_outbox.h"
+#include "relay_retention.h"
 #include "relay_topics.h"
 
 /* milliseconds between 1970 and 2000 */
@@ -390,10 +391,11 @@ record_bytes(const RelayRecord *record)
  * a time for Kafka.
  */
 static int64
-record_timestamp(const char *topic, TimestampTz created_at, TimestampTz now)
+record_timestamp(const RelayRow *row, const char *topic, TimestampTz created_at, TimestampTz now)
 {
 	if (relay_topics_get(topic)->send_time ||
-		TIMESTAMP_NOT_FINITE(created_at) || created_at > now)
+		TIMESTAMP_NOT_FINITE(created_at) || created_at > now ||
+		relay_retention_is_old(row->topic, (now - created_at) / 1000))
 		created_at = now;
 	return Max(created_at / 1000 + UNIX_TO_POSTGRES_MS, 0);
 }
@@ -425,7 +427,7 @@ make_record(HeapTuple tuple, int leaf, const char *source, TimestampTz now,
 
 	record->key = text_column(tuple, COL_PARTITION_KEY);
 	record->value = payload(tuple);
-	record->timestamp_ms = record_timestamp(record->topic, created_at, now);
+	record->timestamp_ms = record_timestamp(row, record->topic, created_at, now);
 	make_headers(tuple, record, source, event_id, created_at, now);
 	row->bytes = record_bytes(record);
 }

@@ -15,6 +15,7 @@ my $hour = 3_600_000;
 my $kafka = Idem::Kafka->new;
 $kafka->create_topic($_, 1, 'retention.ms' => -1) foreach qw(created send);
 $kafka->create_topic('kept-10h', 1, 'retention.ms' => 10 * $hour);
+$kafka->create_topic('compacted', 1, 'cleanup.policy' => 'compact', 'retention.ms' => 10 * $hour);
 $kafka->create_topic('changed', 1, 'retention.ms' => -1);
 my $node = Idem::Cluster->start_new('main', kafka => $kafka);
 $node->value(q{INSERT INTO idem.topic (topic, timestamp_type) VALUES ('send', 'send')});
@@ -26,7 +27,7 @@ sub published
 {
 	my ($topic, $created_at) = @_;
 	my $before = now();
-	my $id = $node->value("INSERT INTO idem.outbox (topic, payload, created_at) VALUES ('$topic', '1', $created_at) RETURNING event_id");
+	my $id = $node->value("INSERT INTO idem.outbox (topic, partition_key, payload, created_at) VALUES ('$topic', 'k', '1', $created_at) RETURNING event_id");
 
 	$node->wait_published;
 	my ($record) = grep { header($_, 'ce_id') eq $id } read_topic($kafka, $topic);
@@ -55,6 +56,13 @@ sub is_sent
 	return;
 }
 
+# A topic's retention is asked for when there is an old row, and not waited for.
+foreach my $topic ('created', 'kept-10h', 'compacted', 'changed')
+{
+	wait_until("the relay has learned the retention of topic $topic",
+		sub { my $record = published($topic, q(now() - interval '2 h')); return ($record->{timestamp} == $record->{row}{created_ms}, $record->{timestamp}) });
+}
+
 is_created(published('created', 'clock_timestamp()'), 'now');
 is_created(published('created', q(now() - interval '30 days')), 'old');
 is(published('created', q('1960-01-01'))->{timestamp}, 0, 'before Unix time began: 0');
@@ -68,6 +76,8 @@ is_sent(published('send', q(now() - interval '30 days')), 'time of sending');
 is_created(published('kept-10h', q(now() - interval '4 h')), 'less than half the retention');
 is_sent(published('kept-10h', q(now() - interval '6 h')), 'more than half the retention');
 is_sent(published('kept-10h', q(now() - interval '60 days')), 'more than all of it');
+
+is_created(published('compacted', q(now() - interval '6 h')), 'compacted, where age deletes nothing');
 
 # The setting of idem.topic is followed with the next row.
 is_created(published('changed', q(now() - interval '1 day')), 'before the change');
