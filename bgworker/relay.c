@@ -127,11 +127,17 @@ sleep_until(RelayWorker *w, int64 wake_at)
 	static uint32 wait_event = 0;
 	WaitEvent	events[3];
 	long		timeout = -1;
+	long		untold;
 
 	if (wait_event == 0)
 		wait_event = WaitEventExtensionNew("IdemRelay");
 	if (wake_at != RELAY_NEVER)
 		timeout = (long) Max((wake_at - relay_now_usec() + 999) / 1000, 0);
+
+	/* what autovacuum is to know is told at most once a second, and not forgotten */
+	untold = pgstat_report_stat(false);
+	if (untold > 0 && (timeout < 0 || untold < timeout))
+		timeout = untold;
 
 	/* the events only tell that it is worth a look, and all is looked at */
 	(void) WaitEventSetWait(w->wait_set, timeout, events, lengthof(events), wait_event);

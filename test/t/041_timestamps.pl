@@ -31,7 +31,9 @@ sub published
 
 	$node->wait_published;
 	my ($record) = grep { header($_, 'ce_id') eq $id } read_topic($kafka, $topic);
-	my ($row) = grep { $_->{event_id} eq $id } $node->outbox;
+	my ($row) = grep { $_->{event_id} eq $id } $created_at =~ /infinity/ ? () : $node->outbox;
+	# (JSON has no number for infinity, and it is to be read no more.)
+	$node->value(q{DELETE FROM idem.outbox WHERE NOT isfinite(created_at)});
 	return { %$record, row => $row, before => $before, after => now() };
 }
 
@@ -65,7 +67,7 @@ foreach my $topic ('created', 'kept-10h', 'compacted', 'changed')
 
 is_created(published('created', 'clock_timestamp()'), 'now');
 is_created(published('created', q(now() - interval '30 days')), 'old');
-is(published('created', q('1960-01-01'))->{timestamp}, 0, 'before Unix time began: 0');
+is_sent(published('created', q('1960-01-01')), 'before Unix time began');
 is_sent(published('created', q(now() + interval '5 days')), 'of a clock that runs ahead');
 is_sent(published('created', q('infinity')), 'infinity', no_time => 1);
 like(header(published('created', q('infinity')), 'ce_time'), qr/^20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z$/, 'infinity: ce_time is a time all the same');
