@@ -134,13 +134,16 @@ sleep_until(RelayWorker *w, int64 wake_at)
 	if (wake_at != RELAY_NEVER)
 		timeout = (long) Max((wake_at - relay_now_usec() + 999) / 1000, 0);
 
-	/* what autovacuum is to know is told at most once a second, and not forgotten */
+	/* what autovacuum is to know is told now and then, and in the end */
 	untold = pgstat_report_stat(false);
 	if (untold > 0 && (timeout < 0 || untold < timeout))
 		timeout = untold;
+	else
+		untold = 0;
 
 	/* the events only tell that it is worth a look, and all is looked at */
-	(void) WaitEventSetWait(w->wait_set, timeout, events, lengthof(events), wait_event);
+	if (WaitEventSetWait(w->wait_set, timeout, events, lengthof(events), wait_event) == 0 && untold > 0)
+		pgstat_report_stat(true);
 	ResetLatch(MyLatch);
 }
 
