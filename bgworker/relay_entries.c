@@ -243,7 +243,12 @@ relay_passed(const RelayRules *rules, int64_t seq)
 	if (rules->holds_wanted || rules->returned.any)
 		return false;
 	for (int leaf = 0; leaf < RELAY_LEAVES; leaf++)
-		if (rules->leaf[leaf].state != RELAY_LEAF_CLEAN && rules->leaf[leaf].position <= seq)
+	{
+		const RelayLeaf *l = &rules->leaf[leaf];
+
+		if ((l->state != RELAY_LEAF_CLEAN && l->position <= seq) ||
+			(l->late != RELAY_LEAF_CLEAN && l->late_from <= seq))
 			return false;
+	}
 	return true;
 }

@@ -16,6 +16,9 @@
 
 #include <string.h>
 
+/* pause for what is not yet to be seen */
+#define SHORT_PAUSE			(USEC_PER_SEC / 100)
+
 /* ---- the table of keys ---- */
 
 /* Forgets all keys. */
@@ -66,7 +69,7 @@ relay_key_find(const RelayRules *rules, const RelayRow *row)
 		return NONE;
 	hash = hash_of(row);
 	k = *bucket_of((RelayRules *) rules, hash);
-	while (k != NONE && rules->key[k].hash != hash)
+	while (k != NONE && (rules->key[k].hash != hash || rules->key[k].own != (row->key == 0)))
 		k = rules->key[k].next_in_bucket;
 	return k;
 }
@@ -95,6 +98,7 @@ relay_key_add(RelayRules *rules, const RelayRow *row)
 	key = &rules->key[k];
 	memset(key, 0, sizeof(*key));
 	key->hash = hash_of(row);
+	key->own = row->key == 0;
 	key->topic = row->topic;
 	key->queued = queued;
 	relay_list_init(&key->waiting);
@@ -334,6 +338,7 @@ relay_key_open(RelayRules *rules, int k)
 		rules->counts.held_keys--;
 	key->state = RELAY_KEY_OPEN;
 	relay_release(rules, &key->behind);
+	relay_key_ready(rules, k);
 	relay_key_rest(rules, k);
 }
 
@@ -348,7 +353,9 @@ relay_key_may_try(const RelayRules *rules, const RelayKey *key, int64_t now)
 	if (topic->state != RELAY_TOPIC_OPEN && topic->state != RELAY_TOPIC_CROWDED &&
 		(topic->state != RELAY_TOPIC_PROBING || topic->probe_sent || topic->in_flight > 0))
 		return false;
-	return relay_passed(rules, key->seq);
+	if (topic->state == RELAY_TOPIC_PROBING && topic->behind.any && topic->behind.seq < key->seq)
+		return false;
+	return relay_passed(rules, key->seq) && !relay_left_before(rules, key->topic, key->seq);
 }
 
 /* A topic that is stopped and may be probed: by its lowest row. */
@@ -368,8 +375,12 @@ next_probe(RelayRules *rules, RelayRead *read, int64_t now)
 			continue;
 		}
 		if (!relay_passed(rules, topic->behind.seq))
+		{
+			if (rules->any_late)
+				topic->probe_at = now + SHORT_PAUSE;
 			continue;
-		*read = (RelayRead) {topic->behind.leaf, topic->behind.seq, topic->behind.seq, 1, false, true, t, NONE};
+		}
+		*read = (RelayRead) {topic->behind.leaf, topic->behind.seq, topic->behind.seq, 1, false, false, true, t, NONE};
 		return true;
 	}
 	return false;
@@ -382,6 +393,7 @@ next_probe(RelayRules *rules, RelayRead *read, int64_t now)
 bool
 relay_rules_next_alone(RelayRules *rules, RelayRead *read, int64_t now)
 {
+	rules->met = rules->sent = false;
 	if (rules->in_flight + rules->acknowledged + rules->refused >= rules->window_rows ||
 		rules->probe_broken || rules->read_not_before > now)
 		return false;
@@ -392,8 +404,13 @@ relay_rules_next_alone(RelayRules *rules, RelayRead *read, int64_t now)
 		RelayKey   *key = &rules->key[k];
 
 		if (!relay_key_may_try(rules, key, now))
+		{
+			/* a commit may be under way that puts rows before it */
+			if (rules->any_late && key->try_at <= now)
+				key->try_at = now + SHORT_PAUSE;
 			continue;
-		*read = (RelayRead) {key->leaf, key->seq, key->seq, 1, false, true, NONE, k};
+		}
+		*read = (RelayRead) {key->leaf, key->seq, key->seq, 1, false, false, true, NONE, k};
 		return true;
 	}
 	return false;
@@ -404,18 +421,17 @@ relay_rules_next_alone(RelayRules *rules, RelayRead *read, int64_t now)
  * whose lowest row can't be its probe is probed by the next that comes.
  */
 void
-relay_rules_alone_done(RelayRules *rules, const RelayRead *read, int64_t now)
+relay_rules_alone_done(RelayRules *rules, const RelayRead *read)
 {
 	if (read->key != NONE)
 	{
 		RelayKey   *key = &rules->key[read->key];
 
-		if (key->state == RELAY_KEY_TRYING && key->try_at <= now &&
-			key->seq == read->from && key->leaf == read->leaf)
+		if (!rules->met && key->state == RELAY_KEY_TRYING)
 			relay_key_open(rules, read->key);
 		return;
 	}
-	if (rules->topic[read->topic].state == RELAY_TOPIC_STOPPED)
+	if (!rules->sent && rules->topic[read->topic].state == RELAY_TOPIC_STOPPED)
 	{
 		rules->topic[read->topic].state = RELAY_TOPIC_PROBING;
 		relay_release(rules, &rules->topic[read->topic].behind);
@@ -440,7 +456,7 @@ relay_rules_broken(RelayRules *rules, const RelayRead *read, RelayRow *row, int6
 	else if (rules->entry[i].state == RELAY_IN_FLIGHT)
 		ticket = relay_ticket_of(rules, i);
 	if (read->alone)
-		relay_rules_alone_done(rules, read, now);
+		relay_rules_alone_done(rules, read);
 	else if (leaf->state == RELAY_LEAF_DIRTY && leaf->position <= row->seq &&
 			 !(leaf->lowered && leaf->lowered_to <= row->seq))
 		leaf->position = verdict == RELAY_FULL || row->seq == RELAY_SEQ_MAX ? row->seq : row->seq + 1;

@@ -18,9 +18,9 @@ is_older(uint32_t a, uint32_t b)
 }
 
 /*
- * The order of a key is broken when the stream was refused a row and stored a
- * later one that it was given afterwards.  What an ended stream gave back tells
- * nothing: it may have been stored.
+ * The order of a key is broken when the stream was refused a row for its content
+ * and stored a later one that it was given afterwards.  Other errors tell nothing:
+ * the row may have been stored before, and only the acknowledgement lost.
  */
 static void
 check_stored(RelayRules *rules, RelayKey *key, const RelayEntry *entry)
@@ -57,11 +57,12 @@ check_refused(RelayRules *rules, RelayKey *key, const RelayEntry *entry)
 	key->low_from = rules->generation;
 }
 
-/* The topic takes rows, and so does the partition. */
+/* The topic takes rows, and so does the partition that the report names. */
 static void
 note_success(RelayRules *rules, const RelayEntry *entry, int64_t now)
 {
 	RelayTopic *topic = &rules->topic[entry->row.topic];
+	int			place;
 
 	if (entry->handle == RELAY_PROBE)
 	{
@@ -75,8 +76,9 @@ note_success(RelayRules *rules, const RelayEntry *entry, int64_t now)
 	}
 	if (topic->state == RELAY_TOPIC_OPEN)
 		topic->backoff = BACKOFF_MIN;
-	rules->partition[entry->place].confirmed = rules->generation;
-	rules->partition[entry->place].stored_at = now;
+	place = relay_place(rules, entry->row.topic, entry->partition);
+	rules->partition[place].confirmed = rules->generation;
+	rules->partition[place].stored_at = now;
 	rules->stored_at = now;
 	rules->stored_place = entry->place;
 	rules->stored_since = true;
@@ -159,7 +161,7 @@ stream_refused(RelayRules *rules, int i, RelayClass class, int64_t now)
 		 (topic->limit > 0 && rules->batch_bytes <= topic->limit)))
 		class = RELAY_ROW;
 
-	if (k != NONE && class != RELAY_RETURNED)
+	if (k != NONE && (class == RELAY_ROW || class == RELAY_SIZE))
 		check_refused(rules, &rules->key[k], &rules->entry[i]);
 	relay_entry_free(rules, i);
 	switch (class)
@@ -182,11 +184,18 @@ stream_refused(RelayRules *rules, int i, RelayClass class, int64_t now)
 				relay_rules_stream_failed(rules, now);
 			break;
 	}
-	if (k != NONE)
-	{
-		relay_key_ready(rules, k);
-		relay_key_rest(rules, k);
-	}
+}
+
+/* A row is no longer in flight: the next one of its key may go. */
+static void
+end_flight(RelayRules *rules, const RelayRow *row)
+{
+	int			k = relay_key_find(rules, row);
+
+	if (k == NONE)
+		return;
+	relay_key_ready(rules, k);
+	relay_key_rest(rules, k);
 }
 
 /* A row of the probe comes back without having been refused by itself. */
@@ -215,9 +224,11 @@ void
 relay_rules_failed(RelayRules *rules, uint64_t ticket, RelayClass class, int64_t now)
 {
 	int			i = relay_entry_of(rules, ticket);
+	RelayRow	row;
 
 	if (i == NONE || rules->entry[i].state != RELAY_IN_FLIGHT)
 		return;
+	row = rules->entry[i].row;
 	relay_entry_arrive(rules, i);
 	if (rules->entry[i].handle == RELAY_STREAM)
 		stream_refused(rules, i, class, now);
@@ -231,6 +242,7 @@ relay_rules_failed(RelayRules *rules, uint64_t ticket, RelayClass class, int64_t
 	}
 	else
 		probe_returned(rules, i, class, now);
+	end_flight(rules, &row);
 }
 
 /* The client library did not even take the row; no report will come. */
@@ -250,8 +262,11 @@ relay_rules_refused(RelayRules *rules, uint64_t ticket, RelayClass class, int64_
 		relay_rules_failed(rules, ticket, class, now);
 	else
 	{
+		RelayRow	row = rules->entry[i].row;
+
 		relay_entry_arrive(rules, i);
 		refuse(rules, i);		/* it was alone, whatever the batch would have been */
+		end_flight(rules, &row);
 	}
 }
 
@@ -261,15 +276,18 @@ relay_rules_not_taken(RelayRules *rules, uint64_t ticket, int64_t now)
 {
 	int			i = relay_entry_of(rules, ticket);
 	RelayBehind behind = {0};
+	RelayRow	row;
 	int			k;
 
 	rules->read_not_before = now + QUEUE_PAUSE;
 	if (i == NONE || rules->entry[i].state != RELAY_IN_FLIGHT)
 		return;
+	row = rules->entry[i].row;
 	relay_entry_arrive(rules, i);
 	if (rules->entry[i].handle == RELAY_PROBE)
 	{
 		probe_returned(rules, i, RELAY_RETURNED, now);
+		end_flight(rules, &row);
 		return;
 	}
 	relay_leave(&behind, &rules->entry[i].row);

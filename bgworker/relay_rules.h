@@ -151,6 +151,7 @@ typedef enum RelayKeyState
 typedef struct RelayKey
 {
 	uint64_t	hash;			/* 0: free */
+	bool		own;			/* of one row, which has no key */
 	RelayKeyState state;
 	int			next_in_bucket; /* or in the list of free keys */
 	int			topic;
@@ -248,6 +249,10 @@ typedef struct RelayLeaf
 	bool		lowered;		/* during the read under way, to: */
 	int64_t		lowered_to;
 
+	/* rows that a committing transaction may have put below the position */
+	RelayLeafState late;		/* in this unit of work; CLEAN: none */
+	int64_t		late_from;
+
 	RelayList	acknowledged;	/* rows that wait for their mark */
 	int			nacknowledged;
 	int			chunk;			/* marks of one transaction, at most */
@@ -311,10 +316,13 @@ typedef struct RelayRules
 	int64_t		read_not_before;
 	bool		read_failed;	/* the last read did */
 	bool		holds_wanted;	/* the parked rows are to be read first */
+	bool		any_late;		/* in this unit of work */
 	bool		lowered;		/* some leaf, since the unit of work began, to: */
 	int64_t		lowered_to;
 	RelayBehind returned;		/* by a producer that is being made anew */
 	int			trying;			/* first key that is */
+	bool		met;			/* the row of the last read that goes alone was there, */
+	bool		sent;			/* and was sent */
 	int			nslow;
 	int			first_ready;
 	int			nready;
@@ -358,6 +366,7 @@ typedef struct RelayRead
 	int64_t		upto;
 	int			limit;
 	bool		peek;			/* only find the first */
+	bool		late;			/* below the leaf's position */
 	bool		alone;			/* one row, to be sent alone */
 	int			topic;			/* alone: that is probed, or RELAY_NONE */
 	int			key;			/* alone: whose row it is, or RELAY_NONE */
@@ -398,9 +407,9 @@ extern void relay_rules_sweep(RelayRules *rules);
 extern void relay_rules_nothing(RelayRules *rules);
 extern void relay_rules_hint(RelayRules *rules, int leaf, int64_t seq);
 extern void relay_rules_begin(RelayRules *rules);
+extern void relay_rules_committing(RelayRules *rules, int leaf, int64_t seq);
 extern bool relay_rules_wants_read(const RelayRules *rules, int64_t now);
 extern bool relay_rules_next_read(RelayRules *rules, RelayRead *read);
-extern bool relay_rules_late_read(RelayRules *rules, int leaf, int64_t seq, RelayRead *read);
 extern RelayVerdict relay_rules_row(RelayRules *rules, const RelayRead *read, RelayRow *row,
 									int64_t now, uint64_t *ticket);
 extern bool relay_rules_next_waiting(RelayRules *rules, uint64_t *ticket, int64_t now);
@@ -413,7 +422,7 @@ extern bool relay_rules_retrying(const RelayRules *rules);
 
 /* relay_keys.c: keys that are held, rows that are tried alone */
 extern bool relay_rules_next_alone(RelayRules *rules, RelayRead *read, int64_t now);
-extern void relay_rules_alone_done(RelayRules *rules, const RelayRead *read, int64_t now);
+extern void relay_rules_alone_done(RelayRules *rules, const RelayRead *read);
 extern uint64_t relay_rules_broken(RelayRules *rules, const RelayRead *read, RelayRow *row, int64_t now);
 extern bool relay_rules_nth_refusal(const RelayRules *rules, int n, RelayRefusal *refusal, int64_t now);
 extern void relay_rules_noted(RelayRules *rules, const RelayRefusal *refusal, bool found, int64_t now);

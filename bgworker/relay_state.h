@@ -44,6 +44,7 @@ extern int	relay_place(RelayRules *rules, int topic, int32_t number);
 extern bool relay_over_share(const RelayRules *rules, int place, int64_t now);
 extern void relay_leave_at(RelayRules *rules, int place, const RelayRow *row);
 extern bool relay_may_begin(RelayRules *rules, int place, int64_t now);
+extern bool relay_left_before(const RelayRules *rules, int topic, int64_t seq);
 extern void relay_topic_stop(RelayRules *rules, int topic, RelayClass reason, int64_t now);
 extern void relay_topic_open(RelayRules *rules, int topic);
 extern void relay_topic_ask(RelayRules *rules, int topic);

@@ -164,6 +164,20 @@ relay_leave_at(RelayRules *rules, int place, const RelayRow *row)
 	partition->listed = true;
 }
 
+/* Whether rows of a topic below a seq are left behind with one of its partitions. */
+bool
+relay_left_before(const RelayRules *rules, int topic, int64_t seq)
+{
+	for (int n = 0; n < rules->nslow; n++)
+	{
+		const RelayPartition *partition = &rules->partition[rules->slow[n]];
+
+		if (partition->topic == topic && partition->behind.any && partition->behind.seq < seq)
+			return true;
+	}
+	return false;
+}
+
 /* Whether rows that were left behind with a partition may go. */
 static bool
 may_go(RelayRules *rules, int place, int64_t now)
@@ -239,6 +253,26 @@ drop_waiting(RelayRules *rules, int topic, RelayBehind *behind)
 	}
 }
 
+/* What one stopped is stopped by another. */
+static void
+move_behind(RelayBehind *to, RelayBehind *from)
+{
+	if (!from->any)
+		return;
+	if (!to->any)
+		*to = *from;
+	else
+	{
+		if (from->seq < to->seq)
+		{
+			to->seq = from->seq;
+			to->leaf = from->leaf;
+		}
+		to->leaves |= from->leaves;
+	}
+	from->any = false;
+}
+
 static void
 close_topic(RelayRules *rules, int topic, RelayTopicState state, RelayClass reason)
 {
@@ -249,7 +283,16 @@ close_topic(RelayRules *rules, int topic, RelayTopicState state, RelayClass reas
 	t->state = state;
 	t->reason = reason;
 	t->probe_sent = false;
+	if (state == RELAY_TOPIC_CROWDED)
+		return;					/* keys that are known go on */
 	drop_waiting(rules, topic, &t->behind);
+	for (int n = 0; n < rules->nslow; n++)
+	{
+		RelayPartition *partition = &rules->partition[rules->slow[n]];
+
+		if (partition->topic == topic)
+			move_behind(&t->behind, &partition->behind);
+	}
 }
 
 /* A topic takes nothing: it stops, and is probed after a pause that doubles. */

@@ -107,7 +107,7 @@ library_produce(World *world, Producer *producer, int r, int32_t partition,
 	Row		   *row = &world->row[r];
 	int			topic = row->topic;
 	int			count = producer->partitions[topic];
-	Message		message = {.ticket = ticket,.row = r,.read_at = row->read_at};
+	Message		message = {.ticket = ticket,.row = r,.partition = partition,.read_at = row->read_at};
 
 	if (producer->fatal)
 	{
@@ -214,7 +214,8 @@ refresh(World *world, Producer *producer, int t)
 		Message    *message = &producer->unknown[t][i];
 		int			key = world->row[message->row].key;
 
-		enqueue_new(world, producer, t, key >= 0 ? partition_of(key, count) : 0, *message);
+		enqueue_new(world, producer, t, key >= 0 ? partition_of(key, count) :
+					message->partition >= 0 && message->partition < count ? message->partition : 0, *message);
 	}
 	producer->nunknown[t] = 0;
 }
@@ -272,9 +273,10 @@ send_batch(World *world, Producer *producer, int t, int p, Random *random)
 
 	if (request == NULL || producer->fatal || producer->bump || queue->n == 0 || queue->requests >= MAX_IN_FLIGHT)
 		return;
-	if (queue->drain && queue->requests > 0)
+	if ((queue->drain || queue->leader != topic->partition[p].leader) && queue->requests > 0)
 		return;
 	queue->drain = false;
+	queue->leader = topic->partition[p].leader;
 	*request = (Request) {.state = ON_ITS_WAY,.producer = producer->number,.epoch = producer->epoch,.topic = t,.partition = p};
 	request->broker = topic->partition[p].leader;
 	request->sequence = queue->message[0].sequence;
@@ -426,11 +428,11 @@ known_producer(Partition *partition, const Request *request)
 {
 	int			k;
 
-	for (k = 0; k < 4; k++)
+	for (k = 0; k < KNOWN; k++)
 		if (partition->known[k].producer == request->producer)
 			return k;
 	k = partition->next_known;
-	partition->next_known = (k + 1) % 4;
+	partition->next_known = (k + 1) % KNOWN;
 	memset(&partition->known[k], 0, sizeof(partition->known[k]));
 	partition->known[k].producer = request->producer;
 	partition->known[k].epoch = request->epoch;
@@ -529,14 +531,16 @@ trouble_step(World *world, Random *random)
 			world->broker_up[broker] = repair;
 			break;
 		case 1:
-			if (topic->exists && !repair)
+			if (topic->exists && !repair && world->config.forget)
 			{
 				topic->exists = false;
 				topic->incarnation++;
+				world->ends++;	/* what is on its way may be in both */
 			}
 			else if (!topic->exists && repair)
 			{
 				topic->exists = true;
+				topic->torn = true;
 				for (int p = 0; p < MAX_PARTITIONS; p++)
 					topic->partition[p] = (Partition) {.incarnation = topic->incarnation,.leader = p % BROKERS};
 			}

@@ -93,6 +93,7 @@ draw_config(Config *config, Random *random)
 		config->max_bytes[t] = random_chance(random, 600) ? 1000000 : (uint32_t) random_between(random, 600, 5000);
 	}
 	config->grow = random_chance(random, 100);
+	config->forget = random_chance(random, 200);
 	config->keys = (int) random_between(random, 1, MAX_KEYS);
 	config->window = (int) random_between(random, 3, 60);
 	config->max_keys = random_chance(random, 200) ? (int) random_between(random, 2, 8) : RELAY_KEYS;

@@ -345,6 +345,23 @@ send_waiting(World *world, Random *random)
 	}
 }
 
+/* Where the snapshot may show rows below the positions. */
+static void
+hear_committing(World *world)
+{
+	if (FAULT == FAULT_no_late_read)
+		return;
+	for (int leaf = FIRST_LEAF - LEAVES + 1; leaf <= FIRST_LEAF; leaf++)
+	{
+		int64_t		lowest = store_pending(world, leaf);
+
+		if (lowest != RELAY_SEQ_MAX)
+			relay_rules_committing(&world->rules, leaf, lowest);
+	}
+	if (world->sweep)
+		relay_rules_sweep(&world->rules);
+}
+
 static void
 read_alone(World *world, Random *random)
 {
@@ -352,13 +369,14 @@ read_alone(World *world, Random *random)
 	int64_t		next;
 	bool		broken;
 
+	hear_committing(world);
 	for (int n = 0; n < ALONE_ROWS && relay_rules_next_alone(&world->rules, &read, world->now); n++)
 	{
 		world->worker.busy = true;
 		read_rows(world, &read, &next, &broken, random);
 		if (broken)
 			return;
-		relay_rules_alone_done(&world->rules, &read, world->now);
+		relay_rules_alone_done(&world->rules, &read);
 	}
 }
 
@@ -378,33 +396,6 @@ read_holds(World *world)
 		}
 	}
 	relay_rules_holds_end(&world->rules);
-}
-
-/* Rows below the positions that the snapshot shows; false: more of them. */
-static bool
-read_late(World *world, bool *broken, Random *random)
-{
-	bool		complete = true;
-	int64_t		lowest[RELAY_LEAVES];
-	RelayRead	read;
-	int64_t		next;
-
-	for (int leaf = 0; leaf < RELAY_LEAVES; leaf++)
-		lowest[leaf] = leaf > FIRST_LEAF - LEAVES && leaf <= FIRST_LEAF ? store_pending(world, leaf) : RELAY_SEQ_MAX;
-	for (int leaf = 0; leaf < RELAY_LEAVES && !*broken; leaf++)
-	{
-		if (lowest[leaf] == RELAY_SEQ_MAX || FAULT == FAULT_no_late_read ||
-			!relay_rules_late_read(&world->rules, leaf, lowest[leaf], &read))
-			continue;
-		if (!read_rows(world, &read, &next, broken, random))
-		{
-			relay_rules_hint(&world->rules, leaf, next);
-			complete = false;
-		}
-	}
-	if (world->sweep)
-		relay_rules_sweep(&world->rules);
-	return complete && !*broken;
 }
 
 static void
@@ -428,20 +419,24 @@ read_next(World *world, Random *random)
 		read_holds(world);
 		return;
 	}
-	if (!read_late(world, &broken, random) || !relay_rules_next_read(rules, &read))
-		return;
-	if (read.peek)
+	hear_committing(world);
+	while (relay_rules_next_read(rules, &read))
 	{
-		int			r = store_next(world, read.leaf, read.from, RELAY_SEQ_MAX);
+		bool		complete;
 
-		relay_rules_peeked(rules, &read, r >= 0, r >= 0 ? world->row[r].seq : 0);
-		return;
-	}
-	{
-		bool		complete = read_rows(world, &read, &next, &broken, random);
+		if (read.peek)
+		{
+			int			r = store_next(world, read.leaf, read.from, RELAY_SEQ_MAX);
 
-		if (!broken)
-			relay_rules_read_done(rules, &read, complete, next);
+			relay_rules_peeked(rules, &read, r >= 0, r >= 0 ? world->row[r].seq : 0);
+			continue;
+		}
+		complete = read_rows(world, &read, &next, &broken, random);
+		if (broken)
+			return;
+		relay_rules_read_done(rules, &read, complete, next);
+		if (!read.late || !complete)
+			return;
 	}
 }
 

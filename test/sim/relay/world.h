@@ -31,8 +31,7 @@
 #define MAX_REQUESTS	128
 #define MAX_QUEUE		160
 #define MAX_BATCH		40
-#define MAX_HISTORY		6000
-#define MAX_PRODUCERS	400
+#define KNOWN			12		/* producers that a partition remembers */
 #define MAX_REPORTS		512
 
 #define INVARIANT_LIST(I) \
@@ -66,6 +65,7 @@ typedef struct Config
 	int			max_per_key[MAX_TOPICS];
 	uint32_t	max_bytes[MAX_TOPICS];	/* max.message.bytes */
 	bool		grow;			/* topics get more partitions */
+	bool		forget;			/* topics are deleted and made anew */
 	int			window;
 	int			max_keys;
 	int			batch;			/* rows that the library puts into a batch, at most */
@@ -144,7 +144,7 @@ typedef struct Partition
 		int			recent[5];	/* sequence numbers that recent batches began with */
 		int64_t		offset[5];
 		int			nrecent;
-	}			known[4];		/* producers that the broker remembers */
+	}			known[KNOWN];		/* producers that the broker remembers */
 	int			next_known;
 } Partition;
 
@@ -152,6 +152,7 @@ typedef struct Topic
 {
 	bool		exists;
 	bool		allowed;
+	bool		torn;			/* made anew, so that it knows no producer any more */
 	int			incarnation;
 	int			partitions;
 	uint32_t	max_bytes;
@@ -162,6 +163,7 @@ typedef struct Message
 {
 	uint64_t	ticket;
 	int			row;
+	int			partition;		/* that was asked for; -1: none */
 	int			sequence;
 	int64_t		batch;			/* that it was sent in: sent again, it is the same one; 0: none */
 	int64_t		read_at;		/* stamp of the snapshot that showed the row */
@@ -224,6 +226,7 @@ typedef struct Queue
 	int			sequence;		/* of the next new message */
 	int			requests;		/* on their way */
 	bool		drain;			/* sends nothing until all requests are back */
+	int			leader;			/* that it was sent to last */
 } Queue;
 
 /* a handle of the client library */
