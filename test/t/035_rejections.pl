@@ -1,7 +1,7 @@
 # Rows that Kafka rejects for good, among many: nothing overtakes them within
 # their keys, they are parked with the reason, and the others arrive.
 #
-# The topics take no timestamps older than a day, so a row with an older
+# The topics take no timestamps older than ten minutes, so a row with an older
 # created_at is rejected by the broker, with all that is in its batch.
 #
 # The long form (IDEM_LONG) has 400,000 rows and 50 rejections.
@@ -21,7 +21,7 @@ use Idem::Wait;
 my ($rows, $bad) = $ENV{IDEM_LONG} ? (400_000, 50) : (40_000, 5);
 my $keys = 1000;
 my $window = 2500;
-my %old_is_bad = ('message.timestamp.before.max.ms' => 86_400_000, 'retention.ms' => -1);
+my %old_is_bad = ('message.timestamp.before.max.ms' => 600_000, 'retention.ms' => -1);
 
 my $kafka = Idem::Kafka->new;
 $kafka->create_topic($_, 6, %old_is_bad) foreach qw(block skip first limit reconnect);
@@ -36,7 +36,7 @@ sub write_rows
 
 	$node->value(<<"EOF_SQL");
 INSERT INTO idem.outbox (topic, partition_key, payload, created_at)
-SELECT '$topic', 'key-' || (i * 7919 + i / $every) % $keys, to_jsonb(repeat('x', 300)), clock_timestamp() - CASE WHEN i % $every = $every / 2 THEN interval '2 days' ELSE '0' END
+SELECT '$topic', 'key-' || (i * 7919 + i / $every) % $keys, to_jsonb(repeat('x', 300)), clock_timestamp() - CASE WHEN i % $every = $every / 2 THEN interval '20 minutes' ELSE '0' END
 FROM generate_series(1, $rows) AS i
 EOF_SQL
 	return;
@@ -109,11 +109,11 @@ is(violations(), 0, 'no violation of the order');
 # broker is killed and comes back.
 $node->restart;
 $node->value(q{INSERT INTO idem.outbox (topic, partition_key, payload, created_at)
-	SELECT 'first', 'key-' || i % 20, to_jsonb(i), clock_timestamp() - CASE WHEN i < 20 THEN interval '2 days' ELSE '0' END FROM generate_series(0, 1999) AS i});
+	SELECT 'first', 'key-' || i % 20, to_jsonb(i), clock_timestamp() - CASE WHEN i < 20 THEN interval '20 minutes' ELSE '0' END FROM generate_series(0, 1999) AS i});
 my $writer = $node->session;
 $writer->send(qq{DO \$\$ BEGIN FOR i IN 1 .. 100 LOOP
 	INSERT INTO idem.outbox (topic, partition_key, payload, created_at)
-		SELECT 'reconnect', 'key-' || j % 50, to_jsonb(i * 100 + j), clock_timestamp() - CASE WHEN i % 20 = 10 AND j = i THEN interval '2 days' ELSE '0' END FROM generate_series(1, 100) AS j;
+		SELECT 'reconnect', 'key-' || j % 50, to_jsonb(i * 100 + j), clock_timestamp() - CASE WHEN i % 20 = 10 AND j = i THEN interval '20 minutes' ELSE '0' END FROM generate_series(1, 100) AS j;
 	COMMIT; END LOOP; END \$\$});
 wait_until('some are published', sub { my $n = $node->value(q{SELECT count(*) FROM idem.outbox WHERE topic = 'reconnect' AND published_at IS NOT NULL}); return ($n > 200, $n) });
 $kafka->kill9;

@@ -14,7 +14,7 @@ use Idem::Wait;
 
 my $window = 2500;
 my $kafka = Idem::Kafka->new;
-$kafka->create_topic('one', 3, 'message.timestamp.before.max.ms' => 86_400_000, 'retention.ms' => -1);
+$kafka->create_topic('one', 3, 'message.timestamp.before.max.ms' => 600_000, 'retention.ms' => -1);
 $kafka->create_topic('small', 3, 'max.message.bytes' => 50_000);
 $kafka->create_topic('shrunk', 1);
 $kafka->create_topic('compacted', 2, 'cleanup.policy' => 'compact');
@@ -55,7 +55,7 @@ $kafka->configure_topic('shrunk', 'max.message.bytes' => 20_000);
 my $huge = '[' . join(',', ('1e131071') x 9000) . ']';
 $node->value($_) foreach (
 	q{INSERT INTO idem.outbox (topic, partition_key, payload, created_at)
-		SELECT 'one', 'key-' || i, to_jsonb(i), clock_timestamp() - CASE WHEN i = 500 THEN interval '2 days' ELSE '0' END FROM generate_series(1, 1000) AS i},
+		SELECT 'one', 'key-' || i, to_jsonb(i), clock_timestamp() - CASE WHEN i = 500 THEN interval '20 minutes' ELSE '0' END FROM generate_series(1, 1000) AS i},
 	q{INSERT INTO idem.outbox (topic, partition_key, payload_bytes)
 		SELECT 'small', CASE WHEN i % 5000 = 0 THEN 'large-' || i ELSE 'key-' || i % 100 END, decode(repeat('ab', CASE WHEN i % 5000 = 0 THEN 60000 ELSE 400 END), 'hex')
 		FROM generate_series(1, 20000) AS i},
