@@ -79,6 +79,14 @@ relay_now_usec(void)
 
 /* ---- the verbs of the main loop ---- */
 
+/* How much may be on its way. */
+static void
+set_window(RelayWorker *w)
+{
+	w->rules.window_rows = atoi(GetConfigOption("idem.relay_window_rows", false, false));
+	w->rules.window_bytes = atoi(GetConfigOption("idem.relay_window_bytes", false, false)) * INT64CONST(1024);
+}
+
 /* Takes over settings that changed. */
 static void
 reload(RelayWorker *w)
@@ -89,6 +97,7 @@ reload(RelayWorker *w)
 		return;
 	ConfigReloadPending = false;
 	ProcessConfigFile(PGC_SIGHUP);
+	set_window(w);
 
 	new_brokers = GetConfigOption("idem.kafka_brokers", false, false);
 	if (strcmp(new_brokers, w->brokers) != 0)
@@ -299,6 +308,7 @@ relay_main(Datum arg)
 
 	connect_database(w);
 	relay_rules_init(&w->rules);
+	set_window(w);
 	attach(w, DatumGetInt32(arg));
 	open_kafka(w);
 	make_wait_set(w);
