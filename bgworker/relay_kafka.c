@@ -68,12 +68,24 @@ typedef struct PartitionCount
 	struct PartitionCount *next;
 } PartitionCount;
 
-/* a topic's handle; through a handle the first record isn't a second late */
+/*
+ * A topic's handle; through a handle the first record isn't a second late.  So
+ * many are kept, those used last: a handle takes memory for each partition, and a
+ * topic that nobody writes to any more is to be forgotten.  Few in test builds, so
+ * that tests have more topics than handles.
+ */
+#ifdef IDEM_TEST
+#define HANDLES_MAX		3
+#else
+#define HANDLES_MAX		1000
+#endif
+
 typedef struct TopicEntry
 {
 	char		topic[TOPIC_SIZE];	/* hash key */
-	rd_kafka_topic_t *handle;
+	rd_kafka_topic_t *handle;	/* NULL: given back */
 	PartitionCount *partitions;
+	uint64		used;			/* when, by counting uses */
 } TopicEntry;
 
 struct RelayKafka
@@ -82,6 +94,8 @@ struct RelayKafka
 	rd_kafka_queue_t *queue;
 	rd_kafka_event_t *reports;	/* event whose reports are being handed out */
 	HTAB	   *topics;
+	int			nhandles;
+	uint64		uses;			/* of handles, so far */
 	PartitionCount *counts;		/* of all topics */
 };
 
@@ -246,7 +260,8 @@ relay_kafka_close(RelayKafka *kafka)
 		rd_kafka_event_destroy(kafka->reports);
 	hash_seq_init(&status, kafka->topics);
 	while ((entry = hash_seq_search(&status)) != NULL)
-		rd_kafka_topic_destroy(entry->handle);
+		if (entry->handle != NULL)
+			rd_kafka_topic_destroy(entry->handle);
 	hash_destroy(kafka->topics);
 	rd_kafka_queue_destroy(kafka->queue);
 
@@ -278,37 +293,68 @@ choose_partition(const rd_kafka_topic_t *rkt, const void *key, size_t key_len,
 	return rd_kafka_msg_partitioner_murmur2_random(rkt, key, key_len, partition_cnt, rkt_opaque, msg_opaque);
 }
 
+/*
+ * Gives back the handle that was used longest ago.  Records in flight keep what
+ * they need of it.
+ */
+static void
+give_handle_back(RelayKafka *kafka)
+{
+	HASH_SEQ_STATUS status;
+	TopicEntry *entry;
+	TopicEntry *oldest = NULL;
+
+	hash_seq_init(&status, kafka->topics);
+	while ((entry = hash_seq_search(&status)) != NULL)
+		if (entry->handle != NULL && (oldest == NULL || entry->used < oldest->used))
+			oldest = entry;
+	rd_kafka_topic_destroy(oldest->handle);
+	oldest->handle = NULL;
+	kafka->nhandles--;
+}
+
+static void
+open_handle(RelayKafka *kafka, TopicEntry *entry)
+{
+	rd_kafka_topic_conf_t *conf = rd_kafka_topic_conf_new();
+
+	rd_kafka_topic_conf_set_partitioner_cb(conf, choose_partition);
+	rd_kafka_topic_conf_set_opaque(conf, entry->partitions);
+	entry->handle = rd_kafka_topic_new(kafka->rk, entry->topic, conf);
+	if (entry->handle == NULL)
+		rd_kafka_topic_conf_destroy(conf);
+	else
+		kafka->nhandles++;
+}
+
+/* The entry of a topic, with a handle; NULL: the library has none for it. */
 static TopicEntry *
 find_topic(RelayKafka *kafka, const char *topic)
 {
 	bool		found;
 	TopicEntry *entry = hash_search(kafka->topics, topic, HASH_ENTER, &found);
-	rd_kafka_topic_conf_t *conf;
 
-	if (found)
-		return entry;
-	entry->handle = NULL;
-	entry->partitions = calloc(1, sizeof(PartitionCount));
-	if (entry->partitions != NULL)
+	if (!found)
 	{
-		conf = rd_kafka_topic_conf_new();
-		rd_kafka_topic_conf_set_partitioner_cb(conf, choose_partition);
-		rd_kafka_topic_conf_set_opaque(conf, entry->partitions);
-		entry->handle = rd_kafka_topic_new(kafka->rk, topic, conf);
-		if (entry->handle == NULL)
+		entry->handle = NULL;
+		entry->partitions = calloc(1, sizeof(PartitionCount));
+		if (entry->partitions == NULL)
 		{
-			rd_kafka_topic_conf_destroy(conf);
-			free(entry->partitions);
+			hash_search(kafka->topics, topic, HASH_REMOVE, NULL);
+			return NULL;
 		}
+		/* a handle made anew may be the old one, which has this */
+		entry->partitions->next = kafka->counts;
+		kafka->counts = entry->partitions;
 	}
 	if (entry->handle == NULL)
 	{
-		hash_search(kafka->topics, topic, HASH_REMOVE, NULL);
-		return NULL;
+		if (kafka->nhandles >= HANDLES_MAX)
+			give_handle_back(kafka);
+		open_handle(kafka, entry);
 	}
-	entry->partitions->next = kafka->counts;
-	kafka->counts = entry->partitions;
-	return entry;
+	entry->used = ++kafka->uses;
+	return entry->handle != NULL ? entry : NULL;
 }
 
 /* How many partitions a topic has, as last seen; 0: not known. */
