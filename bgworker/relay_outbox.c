@@ -35,6 +35,7 @@
 #include "idem_shared.h"
 #include "relay_names.h"
 #include "relay_outbox.h"
+#include "relay_retention.h"
 #include "relay_topics.h"
 
 /* milliseconds between 1970 and 2000 */
@@ -386,16 +387,19 @@ record_bytes(const RelayRecord *record)
 }
 
 /*
- * The timestamp of a record.  Neither infinity nor a clock that runs ahead makes
- * a time for Kafka.
+ * The timestamp of a record.  Neither infinity, nor a clock that runs ahead, nor
+ * a time before Unix's began (0 is no timestamp to the client library) makes one
+ * for Kafka: the time of sending then does.
  */
 static int64
-record_timestamp(const char *topic, TimestampTz created_at, TimestampTz now)
+record_timestamp(const RelayRow *row, const char *topic, TimestampTz created_at, TimestampTz now)
 {
 	if (relay_topics_get(topic)->send_time ||
-		TIMESTAMP_NOT_FINITE(created_at) || created_at > now)
+		TIMESTAMP_NOT_FINITE(created_at) || created_at > now ||
+		created_at < -UNIX_TO_POSTGRES_MS * 1000 + 1000 ||
+		relay_retention_is_old(row->topic, (now - created_at) / 1000))
 		created_at = now;
-	return Max(created_at / 1000 + UNIX_TO_POSTGRES_MS, 0);
+	return created_at / 1000 + UNIX_TO_POSTGRES_MS;
 }
 
 /* Turns a row that was read into a row of the rules and a Kafka record. */
@@ -425,7 +429,7 @@ make_record(HeapTuple tuple, int leaf, const char *source, TimestampTz now,
 
 	record->key = text_column(tuple, COL_PARTITION_KEY);
 	record->value = payload(tuple);
-	record->timestamp_ms = record_timestamp(record->topic, created_at, now);
+	record->timestamp_ms = record_timestamp(row, record->topic, created_at, now);
 	make_headers(tuple, record, source, event_id, created_at, now);
 	row->bytes = record_bytes(record);
 }

@@ -6,6 +6,7 @@
 #							status; does nothing for any other user
 #	stage DIR [MAKE ARGS]	a PostgreSQL of our own in DIR, with idem in it
 #	kafka_jars				prints the folder with Apache Kafka's jars
+#	kafkajs					prints the folder with the Kafka client for Node
 #	free_port				prints a TCP port that is free on 127.0.0.1
 #
 # Settings from outside: PG_CONFIG, IDEM_CACHE (folder for Kafka's jars),
@@ -13,6 +14,7 @@
 
 IDEM_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 KAFKA_VERSION=4.3.1
+KAFKAJS_VERSION=2.2.4
 
 # PostgreSQL 15 of Debian unless PG_CONFIG names another.
 if [ -z "${PG_CONFIG:-}" ]; then
@@ -169,23 +171,24 @@ stage() {
 	make -s -C "$dir/build" PG_CONFIG="$PG_CONFIG" DESTDIR="$dir" "$@" install
 }
 
-# Where Kafka's jars are, or are to go.  A folder that root filled serves all.
-kafka_folder() {
-	local shared=/var/cache/idem/kafka-$KAFKA_VERSION
+# Where something fetched is, or is to go.  A folder that root filled serves all.
+cache_folder() {
+	local name=$1
+	local shared=/var/cache/idem/$name
 
 	if [ -n "${IDEM_CACHE:-}" ]; then
-		printf '%s\n' "$IDEM_CACHE/kafka-$KAFKA_VERSION"
+		printf '%s\n' "$IDEM_CACHE/$name"
 	elif [ -r "$shared/complete" ] || [ "$(id -u)" -eq 0 ]; then
 		printf '%s\n' "$shared"
 	else
-		printf '%s\n' "${XDG_CACHE_HOME:-$HOME/.cache}/idem/kafka-$KAFKA_VERSION"
+		printf '%s\n' "${XDG_CACHE_HOME:-$HOME/.cache}/idem/$name"
 	fi
 }
 
-kafka_jars() {
-	local folder
+# Fills a folder once, by a function that is given it, and prints it.
+cached() {
+	local folder=$1 fetch=$2
 
-	folder=$(kafka_folder)
 	if [ ! -r "$folder/complete" ]; then
 		(
 			umask 022
@@ -193,10 +196,34 @@ kafka_jars() {
 			# Two runs at once: the second waits and finds it done.
 			exec 9>"$folder/lock"
 			flock 9
-			[ -r "$folder/complete" ] || fetch_kafka "$folder"
+			[ -r "$folder/complete" ] || "$fetch" "$folder"
 		) || return
 	fi
 	printf '%s\n' "$folder"
+}
+
+kafka_folder() { cache_folder "kafka-$KAFKA_VERSION"; }
+kafka_jars() { cached "$(kafka_folder)" fetch_kafka; }
+kafkajs_folder() { cache_folder "kafkajs-$KAFKAJS_VERSION"; }
+kafkajs() { cached "$(kafkajs_folder)" fetch_kafkajs; }
+
+# The packages that Node takes, unless the machine has it from elsewhere.
+node_packages() {
+	command -v node >/dev/null || echo nodejs
+	command -v npm >/dev/null || echo npm
+}
+
+fetch_kafkajs() {
+	local folder=$1
+
+	note "fetching kafkajs $KAFKAJS_VERSION into $folder"
+	if ! npm install --silent --no-audit --no-fund --prefix "$folder" "kafkajs@$KAFKAJS_VERSION" \
+		>"$folder/npm.log" 2>&1 </dev/null; then
+		tail -n 20 "$folder/npm.log" >&2
+		note "npm could not fetch kafkajs"
+		return 1
+	fi
+	touch "$folder/complete"
 }
 
 fetch_kafka() {
