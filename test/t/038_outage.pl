@@ -16,7 +16,7 @@ use Idem::Kafka;
 use Idem::Process;
 use Idem::Wait;
 
-my $away = $ENV{IDEM_LONG} ? 600 : 15;
+my $away = $ENV{IDEM_LONG} ? 600 : 10;
 my $kafka = Idem::Kafka->new;
 $kafka->create_topic('t', 6);
 my $node = Idem::Cluster->start_new('main', kafka => $kafka);
@@ -58,17 +58,17 @@ sub pass_seconds
 write_rows(20_000);
 $node->wait_published;
 
-foreach my $case ([ 'away', sub { $kafka->kill9 }, sub { $kafka->start }, $away ], [ 'frozen', sub { $kafka->freeze }, sub { $kafka->thaw }, $ENV{IDEM_LONG} ? 120 : 15 ])
+foreach my $case ([ 'away', sub { $kafka->kill9 }, sub { $kafka->start }, $away ], [ 'frozen', sub { $kafka->freeze }, sub { $kafka->thaw }, $ENV{IDEM_LONG} ? 120 : 10 ])
 {
 	my ($name, $go, $come, $seconds) = @$case;
 
 	$go->();
 	write_rows(30_000);
 	# The window fills, and whatever else is allocated once.
-	my ($first_most, $first_cpu) = pass_seconds(6);
+	my ($first_most, $first_cpu) = pass_seconds(5);
 	my $memory = memory_of($worker);
 	my ($most, $cpu) = pass_seconds($seconds);
-	note sprintf 'broker %s: %.0f %% of a core in the first 6 s, %.0f %% in %d s more; %d kB of memory, at most %d kB',
+	note sprintf 'broker %s: %.0f %% of a core in the first 5 s, %.0f %% in %d s more; %d kB of memory, at most %d kB',
 		$name, $first_cpu * 100, $cpu * 100, $seconds, $memory, $most;
 	cmp_ok($most - $memory, '<', 4096, "$name: the worker's memory stays as it is ($memory kB, at most $most kB)");
 	cmp_ok($most, '<', 100_000, "$name: and is under 100 MB");

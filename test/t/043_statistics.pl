@@ -14,7 +14,7 @@ use Idem::Kafka;
 use Idem::Process;
 use Idem::Wait;
 
-my $events = $ENV{IDEM_LONG} ? 5_000_000 : 150_000;
+my $events = $ENV{IDEM_LONG} ? 5_000_000 : 100_000;
 my $kafka = Idem::Kafka->new(cpu => $ENV{IDEM_LONG}, conf => "log.retention.bytes=50000000\nlog.segment.bytes=20000000\n");
 $kafka->create_topic("t$_", 3) foreach 1 .. 3;
 my $node = Idem::Cluster->start_new('main', kafka => $kafka, conf => <<'EOF_CONF');
