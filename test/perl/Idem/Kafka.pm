@@ -15,6 +15,9 @@
 #	my $kafka = Idem::Kafka->new(acl => 1);
 #	$kafka->deny('Write', 't'); $kafka->allow('Write', 't')
 #
+#	my $kafka = Idem::Kafka->new(proxy => 1);
+#	$kafka->proxied						brokers by way of $kafka->{proxy}, an Idem::Proxy
+#
 # Options of new: start => 0, conf => "lines of server.properties", cpu => 1
 # (compiles as a server in production does: for runs of minutes).
 #
@@ -32,6 +35,7 @@ use POSIX qw(WNOHANG);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 
+use Idem::Proxy;
 use Idem::Wait;
 
 my @all;
@@ -54,6 +58,7 @@ sub new
 		$self->{nodes}{$id} = {
 			port => PostgreSQL::Test::Cluster::get_free_port(),
 			controller_port => PostgreSQL::Test::Cluster::get_free_port(),
+			$options{proxy} ? (map { $_ => PostgreSQL::Test::Cluster::get_free_port() } qw(proxy_port proxied_port)) : (),
 			folder => PostgreSQL::Test::Utils::tempdir('kafka'),
 			log => $PostgreSQL::Test::Utils::log_path . '/'
 			  . basename($0, '.pl') . "_kafka_$number" . ($id > 1 ? "_$id" : '') . '.log',
@@ -61,6 +66,7 @@ sub new
 	}
 	$self->_configure($_, %options) foreach $self->_ids;
 	$self->_format($_) foreach $self->_ids;
+	$self->{proxy} = Idem::Proxy->new(@{ $self->{nodes}{1} }{qw(proxy_port proxied_port)}) if $options{proxy};
 	$self->start unless defined $options{start} && !$options{start};
 	return $self;
 }
@@ -81,6 +87,7 @@ sub brokers
 	return join ',', map { "127.0.0.1:$self->{nodes}{$_}{port}" } $self->_ids;
 }
 
+sub proxied { return "127.0.0.1:$_[0]->{nodes}{1}{proxy_port}" }
 sub port { return $_[0]->{nodes}{ $_[1] // 1 }{port} }
 sub pid { return $_[0]->{nodes}{ $_[1] // 1 }{pid} }
 
@@ -247,6 +254,9 @@ sub _configure
 	my $node = $self->{nodes}{$id};
 	my $copies = scalar $self->_ids;
 	my $in_sync = $copies > 1 ? 2 : 1;
+	my ($listen, $advertise, $protocol) = $options{proxy}
+	  ? (",PROXIED://127.0.0.1:$node->{proxied_port}", ",PROXIED://127.0.0.1:$node->{proxy_port}", ',PROXIED:PLAINTEXT')
+	  : ('', '', '');
 	my $voters = join ',', map { "$_\@127.0.0.1:$self->{nodes}{$_}{controller_port}" } $self->_ids;
 
 	$node->{properties} = "$node->{folder}/server.properties";
@@ -254,9 +264,9 @@ sub _configure
 process.roles=broker,controller
 node.id=$id
 controller.quorum.voters=$voters
-listeners=BROKER://127.0.0.1:$node->{port},CONTROLLER://127.0.0.1:$node->{controller_port}
-advertised.listeners=BROKER://127.0.0.1:$node->{port}
-listener.security.protocol.map=BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT
+listeners=BROKER://127.0.0.1:$node->{port},CONTROLLER://127.0.0.1:$node->{controller_port}$listen
+advertised.listeners=BROKER://127.0.0.1:$node->{port}$advertise
+listener.security.protocol.map=BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT$protocol
 inter.broker.listener.name=BROKER
 controller.listener.names=CONTROLLER
 log.dirs=$node->{folder}/data
