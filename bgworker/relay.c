@@ -129,9 +129,9 @@ hear_commits(RelayWorker *w)
 	}
 	if (pg_atomic_exchange_u32(&w->slot->sweep, 0) != 0)
 		relay_rules_sweep(&w->rules);
-	/* another policy may let rows go that were passed by */
+	/* another policy may let held keys go, or hold some */
 	if (pg_atomic_exchange_u32(&w->slot->topics_changed, 0) != 0)
-		relay_rules_sweep(&w->rules);
+		w->rules.holds_wanted = true;
 }
 
 /* Sleeps until there is something to do. */
