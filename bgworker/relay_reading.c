@@ -268,5 +268,6 @@ bool
 relay_rules_retrying(const RelayRules *rules)
 {
 	return rules->counts.trying_keys > 0 || rules->counts.stopped_topics > 0 ||
-		rules->mark_failed || rules->read_failed || rules->stream != RELAY_STREAM_OPEN;
+		rules->mark_failed || rules->read_failed ||
+		(rules->stream == RELAY_STREAM_CLOSED && rules->rebuild_backoff > 0);
 }

@@ -390,6 +390,13 @@ relay_rules_broken(RelayRules *rules, const RelayRead *read, const RelayRow *row
 		relay_rules_alone_done(rules, read);
 	else if (leaf->state == RELAY_LEAF_DIRTY && leaf->position <= row->seq &&
 			 !(leaf->lowered && leaf->lowered_to <= row->seq))
-		leaf->position = verdict == RELAY_FULL || row->seq == RELAY_SEQ_MAX ? row->seq : row->seq + 1;
+	{
+		if (verdict == RELAY_FULL)
+			leaf->position = row->seq;
+		else if (row->seq < RELAY_SEQ_MAX)
+			leaf->position = row->seq + 1;
+		else
+			leaf->state = RELAY_LEAF_CLEAN;
+	}
 	return ticket;
 }

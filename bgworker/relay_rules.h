@@ -336,7 +336,7 @@ typedef struct RelayRules
 	int64_t		give_up_at;		/* reports that did not come by then never will */
 	int64_t		rebuild_at;
 	int64_t		rebuild_backoff;
-	bool		stored_since;	/* some row was, by this stream */
+	bool		got_on;			/* the stream stored a row, or found one not to be sent again */
 	uint32_t	batch_bytes;	/* that the stream was made with */
 	uint32_t	next_batch_bytes;
 	int64_t		stored_at;		/* any row, by the stream */

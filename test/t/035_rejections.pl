@@ -36,7 +36,7 @@ sub write_rows
 
 	$node->value(<<"EOF_SQL");
 INSERT INTO idem.outbox (topic, partition_key, payload, created_at)
-SELECT '$topic', 'key-' || (i * 7919 + i / $every) % $keys, to_jsonb(repeat('x', 300)), clock_timestamp() - CASE WHEN i % $every = $every / 2 THEN interval '20 minutes' ELSE '0' END
+SELECT '$topic', 'key-' || (i::bigint * 7919 + i / $every) % $keys, to_jsonb(repeat('x', 300)), clock_timestamp() - CASE WHEN i % $every = $every / 2 THEN interval '20 minutes' ELSE '0' END
 FROM generate_series(1, $rows) AS i
 EOF_SQL
 	return;
