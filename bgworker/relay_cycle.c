@@ -104,6 +104,7 @@ send_waiting(RelayWorker *w)
 	{
 		const RelayRow *row = &w->rules.entry[ticket & PG_UINT32_MAX].row;
 
+		relay_run_row(row);
 		relay_producers_send(w, RELAY_STREAM, relay_kept_get(ticket), row, ticket, &stop);
 		n++;
 	}
