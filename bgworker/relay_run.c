@@ -6,7 +6,7 @@
  *
  * A worker that dies takes the whole server through a recovery; if a row is to
  * blame, that would go on for ever.  So a file in the data folder counts the ends
- * that were not orderly since the last mark.  After the first one the worker is
+ * that were not orderly, of runs that produced something, since the last mark.  After the first one the worker is
  * careful: few rows are on their way at a time, and the file names them.  After
  * the second the relay pauses.
  *
@@ -28,6 +28,7 @@
 
 static int	unclean = 0;		/* ends before this run */
 static bool careful = false;
+static bool written = false;	/* the file is this run's */
 
 static void
 file_name(char *name, size_t size)
@@ -35,7 +36,7 @@ file_name(char *name, size_t size)
 	snprintf(name, size, "idem_relay.%u", MyDatabaseId);
 }
 
-/* Writes the file anew: this run is under way. */
+/* Writes the file anew. */
 static void
 write_file(void)
 {
@@ -88,12 +89,13 @@ relay_run_begin(char *rows, size_t size)
 {
 	unclean = read_file(rows, size);
 	careful = unclean > 0;
-	if (unclean < RELAY_UNCLEAN_ENDS)
-		write_file();
 	return unclean;
 }
 
-/* A careful worker is about to produce a row. */
+/*
+ * A row is about to be produced.  Only now this run counts: a worker that had
+ * nothing to do with its death is not to blame.  A careful one names the row.
+ */
 void
 relay_run_row(const RelayRow *row)
 {
@@ -101,6 +103,9 @@ relay_run_row(const RelayRow *row)
 	char		line[64];
 	int			fd;
 
+	if (!written)
+		write_file();
+	written = true;
 	if (!careful)
 		return;
 	file_name(name, sizeof(name));
