@@ -176,6 +176,7 @@ produce_read(RelayWorker *w, const RelayRead *read, int64 *next)
 	int			n;
 
 	last_read = *read;
+	relay_run_busy();
 	n = relay_outbox_read(read, w->source, produce_row, &reading);
 
 	*next = reading.next;

@@ -6,9 +6,9 @@
  *
  * A worker that dies takes the whole server through a recovery; if a row is to
  * blame, that would go on for ever.  So a file in the data folder counts the ends
- * that were not orderly, of runs that produced something, since the last mark.  After the first one the worker is
- * careful: few rows are on their way at a time, and the file names them.  After
- * the second the relay pauses.
+ * since the last mark that were not orderly, of runs that had something to do.
+ * After the first one the worker is careful: few rows are on their way at a time,
+ * and the file names them.  After the second the relay pauses.
  *
  * Nothing is flushed: the file has to survive the worker, not the machine.  Where
  * the whole server ended, the worker is not to blame, and it does not count.
@@ -93,9 +93,18 @@ relay_run_begin(char *rows, size_t size)
 }
 
 /*
- * A row is about to be produced.  Only now this run counts: a worker that had
- * nothing to do with its death is not to blame.  A careful one names the row.
+ * There are rows to be read.  Only now this run counts: a worker that had nothing
+ * to do is not to blame for its death.
  */
+void
+relay_run_busy(void)
+{
+	if (!written)
+		write_file();
+	written = true;
+}
+
+/* A careful worker is about to produce a row. */
 void
 relay_run_row(const RelayRow *row)
 {
@@ -103,9 +112,6 @@ relay_run_row(const RelayRow *row)
 	char		line[64];
 	int			fd;
 
-	if (!written)
-		write_file();
-	written = true;
 	if (!careful)
 		return;
 	file_name(name, sizeof(name));
