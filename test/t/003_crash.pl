@@ -137,7 +137,7 @@ sub unpublished
 	return $node->value("SELECT count(*) FROM idem.outbox WHERE topic = '$topic' AND published_at IS NULL");
 }
 
-sub worker { return $node->wait_state('running')->{pid} }
+sub worker { return $node->wait_new_worker(0) }
 
 end_in_window(
 	'pg_terminate_backend',
