@@ -117,7 +117,9 @@ sub start
 				croak "Kafka ended at start, see $node->{log}" unless _alive($node);
 			}
 			return $self->_answers;
-		});
+		},
+		# three at once take their time on a busy machine
+		deadline => 2 * $Idem::Wait::deadline);
 	return;
 }
 
