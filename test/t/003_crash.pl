@@ -71,7 +71,7 @@ sub go_on
 	my $seen = $node->relay_status;
 
 	$node->value("SELECT pg_terminate_backend($seen->{pid})") if $seen->{state} eq 'paused';
-	return ($seen->{state} eq 'running', $seen);
+	return $seen->{state} eq 'running';
 }
 
 # The worker killed at a named point, as often as it gets there until the point
