@@ -38,6 +38,7 @@ OBJS = \
 	src/idem_select.o \
 	src/idem_shmem.o \
 	src/idem_sweep.o \
+	src/idem_topic.o \
 	src/idem_utf8.o \
 	src/idem_uuid.o \
 	src/record_answer.o \

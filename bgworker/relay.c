@@ -37,6 +37,7 @@
 
 #include "compat.h"
 #include "relay.h"
+#include "relay_run.h"
 
 PG_MODULE_MAGIC;
 
@@ -79,6 +80,16 @@ relay_now_usec(void)
 
 /* ---- the verbs of the main loop ---- */
 
+/* How much may be on its way. */
+void
+relay_set_window(RelayWorker *w)
+{
+	int			rows = atoi(GetConfigOption("idem.relay_window_rows", false, false));
+
+	w->rules.window_rows = w->careful ? Min(rows, RELAY_CAREFUL_ROWS) : rows;
+	w->rules.window_bytes = atoi(GetConfigOption("idem.relay_window_bytes", false, false)) * INT64CONST(1024);
+}
+
 /* Takes over settings that changed. */
 static void
 reload(RelayWorker *w)
@@ -89,7 +100,7 @@ reload(RelayWorker *w)
 		return;
 	ConfigReloadPending = false;
 	ProcessConfigFile(PGC_SIGHUP);
-
+	relay_set_window(w);
 	new_brokers = GetConfigOption("idem.kafka_brokers", false, false);
 	if (strcmp(new_brokers, w->brokers) != 0)
 	{
@@ -118,51 +129,9 @@ hear_commits(RelayWorker *w)
 	}
 	if (pg_atomic_exchange_u32(&w->slot->sweep, 0) != 0)
 		relay_rules_sweep(&w->rules);
-}
-
-/* Takes one thing that Kafka's library had to say. */
-static void
-hear_event(RelayWorker *w, const RelayKafkaEvent *event)
-{
-	switch (event->kind)
-	{
-		case RELAY_KAFKA_REPORT:
-			if (event->persisted)
-			{
-				w->outage = false;
-				relay_rules_persisted(&w->rules, event->ticket, event->partition, event->offset, relay_now_usec());
-				break;
-			}
-			relay_count_failure(w, event->text);
-			relay_rules_failed(&w->rules, event->ticket, relay_now_usec());
-			break;
-		case RELAY_KAFKA_OUTAGE:
-			w->outage = true;
-			relay_note_error(w, event->text);
-			break;
-		case RELAY_KAFKA_ERROR:
-			relay_note_error(w, event->text);
-			break;
-		case RELAY_KAFKA_FATAL:
-			relay_note_error(w, event->text);
-			ereport(LOG, (errmsg("idem relay: the Kafka producer failed: %s", event->text)));
-			w->restart = true;
-			break;
-		case RELAY_KAFKA_LOG:
-			elog(DEBUG1, "idem relay: %s", event->text);
-			break;
-	}
-}
-
-static void
-hear_kafka(RelayWorker *w)
-{
-	RelayKafkaEvent event;
-
-	if (w->kafka == NULL)
-		return;
-	while (relay_kafka_next(w->kafka, &event))
-		hear_event(w, &event);
+	/* another policy may let held keys go, or hold some */
+	if (pg_atomic_exchange_u32(&w->slot->topics_changed, 0) != 0)
+		w->rules.holds_wanted = true;
 }
 
 /* Sleeps until there is something to do. */
@@ -172,14 +141,23 @@ sleep_until(RelayWorker *w, int64 wake_at)
 	static uint32 wait_event = 0;
 	WaitEvent	events[3];
 	long		timeout = -1;
+	long		untold;
 
 	if (wait_event == 0)
 		wait_event = WaitEventExtensionNew("IdemRelay");
-	if (wake_at != RELAY_SEQ_MAX)
+	if (wake_at != RELAY_NEVER)
 		timeout = (long) Max((wake_at - relay_now_usec() + 999) / 1000, 0);
 
+	/* what autovacuum is to know is told now and then, and in the end */
+	untold = pgstat_report_stat(false);
+	if (untold > 0 && (timeout < 0 || untold < timeout))
+		timeout = untold;
+	else
+		untold = 0;
+
 	/* the events only tell that it is worth a look, and all is looked at */
-	(void) WaitEventSetWait(w->wait_set, timeout, events, lengthof(events), wait_event);
+	if (WaitEventSetWait(w->wait_set, timeout, events, lengthof(events), wait_event) == 0 && untold > 0)
+		pgstat_report_stat(true);
 	ResetLatch(MyLatch);
 }
 
@@ -192,13 +170,13 @@ drain(RelayWorker *w)
 {
 	int64		deadline = relay_now_usec() + DRAIN_USEC;
 
-	while (w->kafka != NULL && !w->outage && relay_now_usec() < deadline &&
+	while (w->stream != NULL && !w->outage && relay_now_usec() < deadline &&
 		   w->rules.in_flight + w->rules.acknowledged > 0)
 	{
 		sleep_until(w, Min(deadline, relay_now_usec() + 10000));
 		CHECK_FOR_INTERRUPTS();
-		hear_kafka(w);
-		relay_mark(w);
+		relay_producers_hear(w);
+		relay_write(w);
 	}
 }
 
@@ -219,6 +197,28 @@ leave_if_told(RelayWorker *w)
 
 /* ---- start and end ---- */
 
+/* Takes account of runs before this one that ended in disorder. */
+static void
+look_back(RelayWorker *w)
+{
+	char		rows[IDEM_ERROR_LEN];
+	int			ends = relay_run_begin(rows, sizeof(rows));
+
+	if (ends == 0)
+		return;
+	w->careful = true;
+	if (ends < RELAY_UNCLEAN_ENDS)
+		return;
+	w->paused = true;
+	relay_note_error(w, psprintf("the worker died %d times without a mark; in flight: %s", ends,
+								 rows[0] != '\0' ? rows : "not known"));
+	ereport(WARNING,
+			(errmsg("idem relay: paused, since the worker died %d times without having published anything", ends),
+			 errdetail("In flight were: %s.", rows[0] != '\0' ? rows : "not known"),
+			 errhint("Look at these rows of idem.outbox and at the server's log. SELECT pg_terminate_backend(%d) has the relay try again.",
+					 MyProcPid)));
+}
+
 /* Leaves shared memory in order; the server needs nothing else of us. */
 static void
 on_exit_worker(int code, Datum arg)
@@ -227,6 +227,7 @@ on_exit_worker(int code, Datum arg)
 
 	(void) code;
 
+	relay_run_end();
 	SpinLockAcquire(&w->slot->mutex);
 	w->slot->pid = 0;
 	w->slot->latch = NULL;
@@ -248,17 +249,23 @@ leave_threads(int code, Datum arg)
 	_exit(code);
 }
 
-/* Takes our place in shared memory, so that commits find us. */
+/* Finds our place in shared memory. */
 static void
-attach(RelayWorker *w, int index)
+find_slot(RelayWorker *w, int index)
 {
-	TimestampTz now = GetCurrentTimestamp();
-
 	w->shared = *(IdemShared **) find_rendezvous_variable(IDEM_SHARED_RENDEZVOUS);
 	if (w->shared == NULL || index >= w->shared->nrelays)
 		elog(FATAL, "idem relay: no shared memory");
 	w->slot = &w->shared->relay[index];
+}
 
+/* Takes it, so that commits find us. */
+static void
+attach(RelayWorker *w)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	w->slot->failed_starts = 0;
 	SpinLockAcquire(&w->slot->mutex);
 	w->slot->database = MyDatabaseId;
 	w->slot->pid = MyProcPid;
@@ -269,6 +276,27 @@ attach(RelayWorker *w, int index)
 	SpinLockRelease(&w->slot->mutex);
 	before_shmem_exit(on_exit_worker, PointerGetDatum(w));
 	on_proc_exit(leave_threads, 0);
+}
+
+/*
+ * A worker whose database can't be connected to (it does not exist, say) ends with
+ * an error and is started again each second: so it waits first, the longer the
+ * more often that happened.  A database that was missing is found within 16 seconds.
+ */
+static void
+wait_for_database(IdemRelay *slot)
+{
+	int64		deadline = relay_now_usec() + (INT64CONST(1000000) << Min(slot->failed_starts, 4));
+
+	while (slot->failed_starts > 0 && relay_now_usec() < deadline)
+	{
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 (long) ((deadline - relay_now_usec()) / 1000 + 1), PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		if (ProcDiePending)
+			proc_exit(1);
+	}
+	slot->failed_starts++;
 }
 
 /* Connects, and pins what the worker's statements count on. */
@@ -286,18 +314,16 @@ connect_database(RelayWorker *w)
 		w->source = MemoryContextStrdup(TopMemoryContext, psprintf("/idem/%s", w->database));
 }
 
-/* Makes the producer, which connects by itself in its own time. */
+/* Makes the stream. */
 static void
 open_kafka(RelayWorker *w)
 {
 	char		error[RELAY_KAFKA_TEXT];
-	char	   *client_id;
 
 	if (w->brokers[0] == '\0')
 		return;
-	client_id = psprintf("idem-%s", w->database);
-	w->kafka = relay_kafka_open(w->brokers, client_id, error, sizeof(error));
-	if (w->kafka == NULL)
+	w->client_id = psprintf("idem-%s", w->database);
+	if (!relay_producers_open(w, error, sizeof(error)))
 	{
 		relay_note_error(w, error);
 		ereport(FATAL,
@@ -312,8 +338,8 @@ make_wait_set(RelayWorker *w)
 	w->wait_set = CreateLifelongWaitEventSet(3);
 	AddWaitEventToSet(w->wait_set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
 	AddWaitEventToSet(w->wait_set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
-	if (w->kafka != NULL)
-		AddWaitEventToSet(w->wait_set, WL_SOCKET_READABLE, relay_kafka_wakeup_fd(w->kafka), NULL, NULL);
+	if (w->stream != NULL)
+		AddWaitEventToSet(w->wait_set, WL_SOCKET_READABLE, relay_kafka_wakeup_fd(), NULL, NULL);
 }
 
 /*
@@ -326,14 +352,19 @@ relay_main(Datum arg)
 	static RelayWorker worker;	/* all zero */
 	RelayWorker *w = &worker;
 	MemoryContext turn;
+	bool		busy;
 
 	pqsignal(SIGTERM, die);
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	BackgroundWorkerUnblockSignals();
 
+	find_slot(w, DatumGetInt32(arg));
+	wait_for_database(w->slot);
 	connect_database(w);
 	relay_rules_init(&w->rules);
-	attach(w, DatumGetInt32(arg));
+	attach(w);
+	look_back(w);
+	relay_set_window(w);
 	open_kafka(w);
 	make_wait_set(w);
 	pgstat_report_activity(STATE_IDLE, NULL);
@@ -346,13 +377,15 @@ relay_main(Datum arg)
 		MemoryContextSwitchTo(turn);
 		reload(w);
 		hear_commits(w);
-		hear_kafka(w);
+		relay_producers_hear(w);
 		leave_if_told(w);
 		QueryCancelPending = false; /* there is no query here to cancel */
 		CHECK_FOR_INTERRUPTS();
-		relay_mark(w);
+		relay_producers_mind(w);
+		busy = relay_produce(w);
+		relay_write(w);
 		relay_publish_state(w);
-		if (!relay_produce(w))
-			sleep_until(w, w->kafka != NULL ? relay_rules_wake_at(&w->rules) : RELAY_SEQ_MAX);
+		if (!busy)
+			sleep_until(w, w->stream != NULL && !w->paused ? relay_rules_wake_at(&w->rules, relay_now_usec()) : RELAY_NEVER);
 	}
 }

@@ -988,6 +988,42 @@ COMMENT ON COLUMN idem.outbox.last_error IS 'why the row was refused';
 COMMENT ON INDEX idem.outbox_event_id IS 'finds an event by its id';
 COMMENT ON INDEX idem.outbox_parked IS 'finds parked rows';
 
+-- What the relay does differently for a topic.  A topic that has no row has the
+-- defaults.  Plain INSERT, UPDATE and DELETE are the way to change it; the relay
+-- follows at once, and does not read the table without a change.
+CREATE TABLE idem.topic (
+	topic					text COLLATE "C" PRIMARY KEY,
+	on_failure				text COLLATE "C" NOT NULL DEFAULT 'block',
+	max_in_flight_per_key	integer NOT NULL DEFAULT 0,
+	timestamp_type			text COLLATE "C" NOT NULL DEFAULT 'created',
+	CONSTRAINT topic_name CHECK (idem.kafka_topic_valid(topic)),
+	CONSTRAINT topic_on_failure CHECK (on_failure IN ('block', 'skip')),
+	CONSTRAINT topic_max_in_flight_per_key CHECK (max_in_flight_per_key >= 0),
+	CONSTRAINT topic_timestamp_type CHECK (timestamp_type IN ('created', 'send'))
+);
+COMMENT ON TABLE idem.topic IS 'settings of single topics; a topic without a row has the defaults';
+COMMENT ON COLUMN idem.topic.topic IS 'Kafka topic';
+COMMENT ON COLUMN idem.topic.on_failure IS 'a row was refused for good and is parked; block: later rows of its key wait until it is requeued or discarded; skip: they go on';
+COMMENT ON COLUMN idem.topic.max_in_flight_per_key IS 'rows of one key that may be on their way to Kafka at a time; 0: no limit but the window';
+COMMENT ON COLUMN idem.topic.timestamp_type IS 'timestamp of the Kafka records; created: created_at, but the time of sending for rows older than half the topic''s retention; send: the time of sending';
+
+-- idem.topic_changed() -> trigger
+--
+-- Invalidates idem.topic in the relation caches when the transaction commits,
+-- which makes the relay read it again, and wakes the relay.
+CREATE FUNCTION idem.topic_changed() RETURNS trigger
+	AS 'MODULE_PATHNAME', 'topic_changed'
+	LANGUAGE C VOLATILE;
+COMMENT ON FUNCTION idem.topic_changed() IS 'makes the relay read the settings of topics again';
+
+-- For each row and ALWAYS, so that logical replication's apply worker fires it.
+CREATE TRIGGER topic_changed AFTER INSERT OR UPDATE OR DELETE ON idem.topic
+	FOR EACH ROW EXECUTE FUNCTION idem.topic_changed();
+CREATE TRIGGER topic_truncated AFTER TRUNCATE ON idem.topic
+	FOR EACH STATEMENT EXECUTE FUNCTION idem.topic_changed();
+ALTER TABLE idem.topic ENABLE ALWAYS TRIGGER topic_changed;
+ALTER TABLE idem.topic ENABLE ALWAYS TRIGGER topic_truncated;
+
 -- The facts that may be emitted once only; written by outbox_emit(once_key).
 CREATE TABLE idem.outbox_once (
 	once_key	text COLLATE "C" PRIMARY KEY,
@@ -1018,13 +1054,18 @@ COMMENT ON COLUMN idem.outbox_once.expires_at IS 'the fact may be stated anew fr
 --	aggregate_id	id of the thing the event is about, sent as ce_subject
 --	payload_bytes	value of the record, sent untouched; not with payload.
 --					Both NULL: a tombstone
+--	ordered			one transaction after another writes ordered events of a topic
+--					and key, so that they are published in the order in which the
+--					transactions commit.  Without it, two that are open at the same
+--					time may commit against the order of their seq
 --
 -- With a once_key it waits for a concurrent emission of the same fact to commit
--- or roll back.
+-- or roll back; ordered, for other transactions with ordered events of the key to
+-- end.  lock_timeout applies, and deadlocks are possible.
 --
--- Raises 22004 (NULL topic), 22023 (value out of its limits), 22P02 (from the
+-- Raises 22004 (NULL topic or ordered), 22023 (value out of its limits), 22P02 (from the
 -- type jsonb: payload is not JSON), ID005 (the once_key was used with other
--- content).
+-- content), 55P03 (lock_timeout).
 CREATE FUNCTION outbox_emit(
 	topic text,
 	key text,
@@ -1034,11 +1075,12 @@ CREATE FUNCTION outbox_emit(
 	once_key text DEFAULT NULL,
 	aggregate_type text DEFAULT NULL,
 	aggregate_id text DEFAULT NULL,
-	payload_bytes bytea DEFAULT NULL)
+	payload_bytes bytea DEFAULT NULL,
+	ordered boolean DEFAULT false)
 	RETURNS uuid
 	AS 'MODULE_PATHNAME', 'outbox_emit'
 	LANGUAGE C VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
-COMMENT ON FUNCTION outbox_emit(text, text, text, jsonb, jsonb, text, text, text, bytea)
+COMMENT ON FUNCTION outbox_emit(text, text, text, jsonb, jsonb, text, text, text, bytea, boolean)
 	IS 'writes an event in the caller''s transaction, for the relay to publish';
 
 --
@@ -1124,6 +1166,7 @@ SELECT pg_catalog.pg_extension_config_dump('idem.resolution', '');
 SELECT pg_catalog.pg_extension_config_dump('idem.resolution_resolution_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('idem.outbox_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('idem.outbox_once', '');
+SELECT pg_catalog.pg_extension_config_dump('idem.topic', '');
 
 --
 -- Relay
@@ -1142,7 +1185,15 @@ CREATE FUNCTION idem.relay_state(
 	OUT failed bigint,
 	OUT last_published_at timestamptz,
 	OUT last_error text,
-	OUT last_error_at timestamptz)
+	OUT last_error_at timestamptz,
+	OUT unmarked bigint,
+	OUT window_rows bigint,
+	OUT trying_keys bigint,
+	OUT held_keys bigint,
+	OUT stopped_topics bigint,
+	OUT parked bigint,
+	OUT rebuilds bigint,
+	OUT order_violations bigint)
 	RETURNS record
 	AS 'MODULE_PATHNAME', 'relay_state'
 	LANGUAGE C VOLATILE PARALLEL SAFE;
@@ -1154,7 +1205,7 @@ CREATE VIEW idem.relay_status AS
 COMMENT ON VIEW idem.relay_status IS 'the relay of this database: one row, also when none runs';
 COMMENT ON COLUMN idem.relay_status.database IS 'this database';
 COMMENT ON COLUMN idem.relay_status.pid IS 'process id of the worker; NULL: none runs';
-COMMENT ON COLUMN idem.relay_status.state IS 'not preloaded, not enabled, not running, no brokers, no extension, waiting for broker, retrying or running';
+COMMENT ON COLUMN idem.relay_status.state IS 'not preloaded, not enabled, not running, no brokers, no extension, waiting for broker, paused, retrying or running';
 COMMENT ON COLUMN idem.relay_status.hint IS 'what to do about the state';
 COMMENT ON COLUMN idem.relay_status.brokers IS 'idem.kafka_brokers as the worker uses it';
 COMMENT ON COLUMN idem.relay_status.librdkafka IS 'version of the client library that the worker runs';
@@ -1165,6 +1216,14 @@ COMMENT ON COLUMN idem.relay_status.failed IS 'delivery reports with an error si
 COMMENT ON COLUMN idem.relay_status.last_published_at IS 'last mark';
 COMMENT ON COLUMN idem.relay_status.last_error IS 'last error of the worker or of Kafka';
 COMMENT ON COLUMN idem.relay_status.last_error_at IS 'when it happened';
+COMMENT ON COLUMN idem.relay_status.unmarked IS 'rows of in_flight that Kafka has acknowledged';
+COMMENT ON COLUMN idem.relay_status.window_rows IS 'in_flight never exceeds this; at most so many events are repeated after a crash';
+COMMENT ON COLUMN idem.relay_status.trying_keys IS 'keys of which a row was refused and is tried alone';
+COMMENT ON COLUMN idem.relay_status.held_keys IS 'keys that a parked row holds';
+COMMENT ON COLUMN idem.relay_status.stopped_topics IS 'topics that take nothing now and are tried again';
+COMMENT ON COLUMN idem.relay_status.parked IS 'rows parked since the worker started';
+COMMENT ON COLUMN idem.relay_status.rebuilds IS 'producers made anew since the worker started';
+COMMENT ON COLUMN idem.relay_status.order_violations IS 'rows stored behind a later one of their key, since the worker started; always 0';
 
 -- idem_relay_sweep() -> boolean
 --
@@ -1188,8 +1247,9 @@ SELECT idem_relay_sweep();
 --				hashes and keys, outbox_emit and INSERT into idem.outbox
 --	consumer	inbox_apply
 --	operator	idem_resolve, idem_lookup, idem_claim_stale, idem_sweep,
---				idem_relay_sweep, idem_hash_key_add, idem_hash_key_retire, and
---				reading tables and views of schema idem, but no secrets
+--				idem_relay_sweep, idem_hash_key_add, idem_hash_key_retire,
+--				changing idem.topic, and reading tables and views of schema
+--				idem, but no secrets
 --
 -- Raises 22004, 22023 (no such kind), 42704 (no such role).  Only a superuser
 -- can call it.  Undo with REVOKE or DROP OWNED BY.
@@ -1200,7 +1260,7 @@ DECLARE
 	names	CONSTANT text[] := CASE kind
 		WHEN 'application' THEN '{idem_try_insert,idem_try_insert_many,idem_before_call,idem_complete,idem_mark_unknown,idem_yield,idem_claim_stale,idem_lookup,idem_http_problem,idem_key,idem_step_key,idem_canonical,idem_hash,idem_request_hash,idem_request_hmac,hash_hmac,idem_uuid7,outbox_emit,outbox_slot,outbox_note,kafka_topic_valid,headers_valid}'::text[]
 		WHEN 'consumer' THEN '{inbox_apply}'::text[]
-		WHEN 'operator' THEN '{idem_resolve,idem_lookup,idem_claim_stale,idem_sweep,idem_relay_sweep,idem_hash_key_add,idem_hash_key_retire,relay_state}'::text[]
+		WHEN 'operator' THEN '{idem_resolve,idem_lookup,idem_claim_stale,idem_sweep,idem_relay_sweep,idem_hash_key_add,idem_hash_key_retire,relay_state,kafka_topic_valid}'::text[]
 	END;
 	member	regprocedure;
 BEGIN
@@ -1228,6 +1288,7 @@ BEGIN
 		EXECUTE format('GRANT USAGE ON SEQUENCE idem.outbox_seq TO %s', role);
 	ELSIF kind = 'operator' THEN
 		EXECUTE format('GRANT SELECT ON idem.idempotency, idem.resolution, idem.unresolved, idem.outbox, idem.outbox_once, idem.inbox, idem.relay_status, idem.hash_keys TO %s', role);
+		EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON idem.topic TO %s', role);
 	END IF;
 END
 $$;

@@ -41,6 +41,7 @@ typedef enum IdemRelayState
 	RELAY_NO_BROKERS,			/* idem.kafka_brokers is empty */
 	RELAY_NO_EXTENSION,			/* the database has no extension idem */
 	RELAY_WAITING_FOR_BROKER,	/* rows in flight, and no broker answers */
+	RELAY_PAUSED,				/* the worker died twice without a mark */
 	RELAY_RETRYING,				/* rows that Kafka or the database refused wait to be tried again */
 	RELAY_RUNNING				/* publishing, or nothing to do */
 } IdemRelayState;
@@ -59,8 +60,17 @@ typedef struct IdemRelay
 	/* set by backends, cleared by the worker: read the whole outbox */
 	pg_atomic_uint32 sweep;
 
+	/* set by backends, cleared by the worker: idem.topic has changed */
+	pg_atomic_uint32 topics_changed;
+
+	/* oid of idem.topic, 0 until the worker has read it; written by the worker */
+	pg_atomic_uint32 topic_table;
+
 	/* set with the latch; who finds it set need not set the latch again */
 	pg_atomic_uint32 woken;
+
+	/* starts of the worker that did not get as far as its database; its own */
+	int			failed_starts;
 
 	/* protects all that follows; written by the worker only */
 	slock_t		mutex;
@@ -70,6 +80,14 @@ typedef struct IdemRelay
 	IdemRelayState state;
 	TimestampTz started_at;
 	int64		in_flight;		/* rows handed to Kafka and not yet marked */
+	int64		unmarked;		/* of them: acknowledged */
+	int64		window_rows;	/* in_flight never exceeds this */
+	int64		held_keys;
+	int64		trying_keys;	/* keys of which a row is tried alone */
+	int64		stopped_topics;
+	int64		parked;			/* rows parked since the worker started */
+	int64		rebuilds;		/* producers made anew since the worker started */
+	int64		order_violations;	/* since the worker started */
 	int64		published;		/* rows marked since the server started */
 	int64		failed;			/* reports with an error since the server started */
 	TimestampTz last_published_at;	/* 0: never */

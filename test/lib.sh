@@ -7,6 +7,7 @@
 #	stage DIR [MAKE ARGS]	a PostgreSQL of our own in DIR, with idem in it
 #	kafka_jars				prints the folder with Apache Kafka's jars
 #	hash_peers all|rust		prints the folder with other makers of canonical JSON
+#	kafkajs					prints the folder with the Kafka client for Node
 #	free_port				prints a TCP port that is free on 127.0.0.1
 #
 # Settings from outside: PG_CONFIG, IDEM_CACHE (folder for Kafka's jars and others),
@@ -14,6 +15,7 @@
 
 IDEM_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 KAFKA_VERSION=4.3.1
+KAFKAJS_VERSION=2.2.4
 
 # PostgreSQL 15 of Debian unless PG_CONFIG names another.
 if [ -z "${PG_CONFIG:-}" ]; then
@@ -216,6 +218,33 @@ kafka_jars() {
 
 	folder=$(kafka_folder)
 	cached "$folder" complete fetch_kafka "$folder"
+}
+
+kafkajs_folder() { cache_folder "kafkajs-$KAFKAJS_VERSION" complete; }
+
+kafkajs() {
+	local folder
+
+	folder=$(kafkajs_folder)
+	cached "$folder" complete fetch_kafkajs "$folder"
+}
+
+# The packages that Node takes, unless the machine has it from elsewhere.
+node_packages() {
+	command -v node >/dev/null || echo nodejs
+	command -v npm >/dev/null || echo npm
+}
+
+fetch_kafkajs() {
+	local folder=$1
+
+	note "fetching kafkajs $KAFKAJS_VERSION into $folder"
+	if ! npm install --silent --no-audit --no-fund --prefix "$folder" "kafkajs@$KAFKAJS_VERSION" \
+		>"$folder/npm.log" 2>&1 </dev/null; then
+		tail -n 20 "$folder/npm.log" >&2
+		note "npm could not fetch kafkajs"
+		return 1
+	fi
 }
 
 fetch_kafka() {
