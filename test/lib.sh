@@ -6,13 +6,15 @@
 #							status; does nothing for any other user
 #	stage DIR [MAKE ARGS]	a PostgreSQL of our own in DIR, with idem in it
 #	kafka_jars				prints the folder with Apache Kafka's jars
+#	debezium_jars			the same of Debezium and Kafka Connect
 #	free_port				prints a TCP port that is free on 127.0.0.1
 #
-# Settings from outside: PG_CONFIG, IDEM_CACHE (folder for Kafka's jars),
+# Settings from outside: PG_CONFIG, IDEM_CACHE (folder for jars),
 # IDEM_KEEP=1 (keep the copy that as_plain_user makes), TMPDIR, NO_COLOR.
 
 IDEM_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 KAFKA_VERSION=4.3.1
+DEBEZIUM_VERSION=3.6.1.Final
 
 # PostgreSQL 15 of Debian unless PG_CONFIG names another.
 if [ -z "${PG_CONFIG:-}" ]; then
@@ -169,23 +171,18 @@ stage() {
 	make -s -C "$dir/build" PG_CONFIG="$PG_CONFIG" DESTDIR="$dir" "$@" install
 }
 
-# Where Kafka's jars are, or are to go.  A folder that root filled serves all.
-kafka_folder() {
-	local shared=/var/cache/idem/kafka-$KAFKA_VERSION
+# jars NAME ARTIFACT... prints a folder with them and all that they need, fetched
+# once.  A folder that root filled serves all.
+jars() {
+	local shared=/var/cache/idem/$1 folder
 
 	if [ -n "${IDEM_CACHE:-}" ]; then
-		printf '%s\n' "$IDEM_CACHE/kafka-$KAFKA_VERSION"
+		folder=$IDEM_CACHE/$1
 	elif [ -r "$shared/complete" ] || [ "$(id -u)" -eq 0 ]; then
-		printf '%s\n' "$shared"
+		folder=$shared
 	else
-		printf '%s\n' "${XDG_CACHE_HOME:-$HOME/.cache}/idem/kafka-$KAFKA_VERSION"
+		folder=${XDG_CACHE_HOME:-$HOME/.cache}/idem/$1
 	fi
-}
-
-kafka_jars() {
-	local folder
-
-	folder=$(kafka_folder)
 	if [ ! -r "$folder/complete" ]; then
 		(
 			umask 022
@@ -193,36 +190,54 @@ kafka_jars() {
 			# Two runs at once: the second waits and finds it done.
 			exec 9>"$folder/lock"
 			flock 9
-			[ -r "$folder/complete" ] || fetch_kafka "$folder"
+			[ -r "$folder/complete" ] || fetch_jars "$folder" "$@"
 		) || return
 	fi
 	printf '%s\n' "$folder"
 }
 
-fetch_kafka() {
-	local folder=$1
+# An artifact is group:name:version.
+fetch_jars() {
+	local folder=$1 name=$2 artifact group version
+	shift 2
 
-	note "fetching Apache Kafka $KAFKA_VERSION into $folder"
-	cat >"$folder/pom.xml" <<-POM
-		<project xmlns="http://maven.apache.org/POM/4.0.0">
-		  <modelVersion>4.0.0</modelVersion>
-		  <groupId>idem</groupId>
-		  <artifactId>kafka-for-tests</artifactId>
-		  <version>1</version>
-		  <dependencies>
-		    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>$KAFKA_VERSION</version></dependency>
-		    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>$KAFKA_VERSION</version></dependency>
-		    <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version></dependency>
-		  </dependencies>
-		</project>
-	POM
+	note "fetching $name into $folder"
+	{
+		cat <<-POM
+			<project xmlns="http://maven.apache.org/POM/4.0.0">
+			  <modelVersion>4.0.0</modelVersion>
+			  <groupId>idem</groupId>
+			  <artifactId>jars-for-tests</artifactId>
+			  <version>1</version>
+			  <dependencies>
+		POM
+		for artifact in "$@"; do
+			IFS=: read -r group artifact version <<<"$artifact"
+			printf '    <dependency><groupId>%s</groupId><artifactId>%s</artifactId><version>%s</version></dependency>\n' \
+				"$group" "$artifact" "$version"
+		done
+		printf '  </dependencies>\n</project>\n'
+	} >"$folder/pom.xml"
 	if ! mvn -q -B -f "$folder/pom.xml" dependency:copy-dependencies \
 		-DoutputDirectory="$folder" >"$folder/maven.log" 2>&1 </dev/null; then
 		tail -n 20 "$folder/maven.log" >&2
-		note "maven could not fetch Apache Kafka"
+		note "maven could not fetch $name"
 		return 1
 	fi
 	touch "$folder/complete"
+}
+
+kafka_jars() {
+	jars "kafka-$KAFKA_VERSION" "org.apache.kafka:kafka_2.13:$KAFKA_VERSION" \
+		"org.apache.kafka:kafka-tools:$KAFKA_VERSION" org.slf4j:slf4j-simple:1.7.36
+}
+
+# Debezium's connector and the Kafka Connect that runs it.
+debezium_jars() {
+	jars "debezium-$DEBEZIUM_VERSION" "org.apache.kafka:connect-runtime:$KAFKA_VERSION" \
+		"org.apache.kafka:connect-json:$KAFKA_VERSION" "org.apache.kafka:connect-transforms:$KAFKA_VERSION" \
+		"io.debezium:debezium-connector-postgres:$DEBEZIUM_VERSION" \
+		"io.debezium:debezium-embedded:$DEBEZIUM_VERSION" org.slf4j:slf4j-simple:1.7.36
 }
 
 free_port() {

@@ -7,16 +7,16 @@ with one client transaction by transaction, else round by round.  The figure is
 the median of the rounds' ratios.
 """
 
-import argparse
 import contextlib
-import json
 import os
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
+
+import figures
+from figures import Failed, p99, plural, psql, say
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -100,23 +100,6 @@ SWEEP = 'SELECT * FROM idem_sweep(1000);'
 CLAIMS_PER_SECOND = 200
 
 
-class Failed(Exception):
-    """A measurement did not come about."""
-
-
-def say(text):
-    print(text, file=sys.stderr, flush=True)
-
-
-def psql(database, sql, *options):
-    """Runs statements as the superuser; the output, unaligned."""
-    command = ['psql', '-X', '-q', '-A', '-t', '-v', 'ON_ERROR_STOP=1', '-d', database, *options]
-    done = subprocess.run(command, input=sql, text=True, capture_output=True)
-    if done.returncode != 0:
-        raise Failed(done.stderr.strip())
-    return done.stdout.strip()
-
-
 class Load:
     """pgbench with scripts of ours, as the ordinary user, from now until stopped.
     Of several, each transaction draws one."""
@@ -185,20 +168,13 @@ class Side:
         Load(self.database, [self.script], clients, transactions=max(100 // self.scale, 1)).finish()
 
 
-class Bench:
+class Records(figures.Bench):
     def __init__(self, quick):
-        self.quick = quick
+        super().__init__(quick)
         self.rounds = 5 if quick else 15
         self.seconds = 1 if quick else 3
         self.large = 1_000_000 if quick else 10_000_000
         self.swept = 300_000 if quick else 1_000_000
-        self.figures = []
-
-    def figure(self, name, ours, baseline, ratio, goal):
-        figure = {'name': name, 'ours': round(ours, 3), 'baseline': round(baseline, 3),
-                  'ratio': round(ratio, 3), 'goal': goal}
-        print(json.dumps(figure), flush=True)
-        self.figures.append(figure)
 
     def compare(self, name, ours, baseline, goal, clients=1):
         """Rounds of both sides, by turns or, where that can be, mixed."""
@@ -327,20 +303,12 @@ class Bench:
         return load.latencies()
 
 
-def plural(number, noun):
-    return f'{number} {noun}' + ('' if number == 1 else 's')
-
-
 def middle_mean(values):
     """Without the fastest and the slowest quarter: a stall is nobody's merit."""
     if len(values) < 100:
         raise Failed(f'{len(values)} transactions in a round are too few to compare')
     values = sorted(values)
     return statistics.fmean(values[len(values) // 4:-(len(values) // 4)])
-
-
-def p99(values):
-    return statistics.quantiles(values, n=100)[-1]
 
 
 @contextlib.contextmanager
@@ -355,42 +323,5 @@ def fsync_off():
         psql('postgres', 'SELECT pg_reload_conf()')
 
 
-def table(figures):
-    say('')
-    width = max(len(figure['name']) for figure in figures)
-    say(f'{"":{width}}  {"idem":>10}  {"baseline":>10}  {"ratio":>6}  {"goal":>6}')
-    for figure in figures:
-        goal = figure['goal']
-        verdict = '' if goal is None else 'met' if figure['ratio'] >= goal else 'MISSED'
-        say(f'{figure["name"]:{width}}  {figure["ours"]:10,.1f}  {figure["baseline"]:10,.1f}  '
-            f'{figure["ratio"]:6.2f}  {"" if goal is None else goal:>6}  {verdict}')
-
-
-def main():
-    started = time.monotonic()
-    parser = argparse.ArgumentParser()
-    parser.add_argument('--quick', action='store_true')
-    parser.add_argument('figures', nargs='*')
-    arguments = parser.parse_args()
-    known = ['commit', 'replay', 'many', 'growth', 'sweep']
-    for name in arguments.figures:
-        if name not in known:
-            parser.error(f'there is no figure {name}; there are {", ".join(known)}')
-
-    bench = Bench(arguments.quick)
-    bench.prepare()
-    failed = 0
-    for name in arguments.figures or known:
-        try:
-            getattr(bench, name)()
-        except Failed as error:
-            say(f'{name}: {error}')
-            failed = 1
-    if bench.figures:
-        table(bench.figures)
-    say(f'{time.monotonic() - started:.0f} s')
-    sys.exit(failed)
-
-
 if __name__ == '__main__':
-    main()
+    sys.exit(figures.main(Records, ['commit', 'replay', 'many', 'growth', 'sweep']))
