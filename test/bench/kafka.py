@@ -197,7 +197,6 @@ class Debezium:
             'value.converter': 'org.apache.kafka.connect.storage.StringConverter',
             'offset.storage.file.filename': f'{home}/offsets',
             'plugin.discovery': 'hybrid_warn',
-            'plugin.path': jars[0],
             'connector.client.config.override.policy': 'All',
             'listeners': f'HTTP://127.0.0.1:{free_ports(1)[0]}',
         }

@@ -98,10 +98,10 @@ class Relay(figures.Bench):
     def pid(self):
         return self.status('pid')[0]
 
-    def topic(self, partitions=PARTITIONS, **config):
+    def topic(self, partitions=PARTITIONS, prefix='', **config):
         """A new topic, so that each round finds the same."""
         self.topics += 1
-        name = f'bench-{self.topics}'
+        name = f'{prefix}bench-{self.topics}'
         self.kafka.create_topic(name, partitions, **config)
         return name
 
@@ -191,14 +191,140 @@ class Relay(figures.Bench):
             if side.endswith('without headers'):
                 self.ratio(f'drain of {self.rows:,} rows, against a {side}', results['relay'], results[side], None)
         self.figure('bytes of log for a marked row, against the loop',
-                    *least([r.wal for r in results['relay']], [r.wal for r in results['loop']]), None)
+                    *less([r.wal for r in results['relay']], [r.wal for r in results['loop']]), None)
+
+    def debezium(self):
+        """Debezium's drain and latency, in both configurations; the relay's beside it."""
+        ours = getattr(self, 'backlog_results', {}).get('relay') or [self.drain(self.rows)]
+        for tuned, goal in (False, 7), (True, 5):
+            name = 'tuned' if tuned else 'default'
+            connector = self.start_debezium(tuned)
+            try:
+                results = []
+                for number in range(1 if self.quick else 3):
+                    results.append(self.drain_debezium(connector, self.rows))
+                    say(f'drain: Debezium {name}: {results[-1].speed:,.0f} rows/s, '
+                        f'{results[-1].memory / 1e6:,.0f} MB')
+                self.figure(f'drain of {self.rows:,} rows, against Debezium {name}',
+                            *more([r.speed for r in ours], [r.speed for r in results]), goal)
+                self.figure(f'memory in a drain (MB), against Debezium {name}',
+                            *less([r.memory / 1e6 for r in ours], [r.memory / 1e6 for r in results]), 10)
+                if tuned or not self.quick:
+                    self.against_debezium(name, connector, tuned)
+            finally:
+                connector.java.stop()
+                wait_for('the end of the replication', lambda: not self.logical.execute(
+                    'SELECT 1 FROM pg_replication_slots WHERE active').fetchone())
+                self.logical.execute('SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots')
+
+    def start_debezium(self, tuned):
+        if not self.logical:
+            with psycopg.connect(host=LOGICAL['host'], port=LOGICAL['port'], dbname='postgres', autocommit=True) as db:
+                db.execute('CREATE DATABASE bench')
+            self.logical = psycopg.connect(host=LOGICAL['host'], port=LOGICAL['port'], dbname='bench', autocommit=True)
+            with open(os.path.join(HERE, 'debezium.sql')) as file:
+                self.logical.execute(file.read())
+            self.logical.execute('SET synchronous_commit = off')
+        say(f'starting Debezium {"tuned" if tuned else "default"} ...')
+        jars = [os.environ['BENCH_DEBEZIUM_JARS'], os.environ['BENCH_KAFKA_JARS']]
+        connector = Debezium(FOLDER, jars, self.kafka, LOGICAL, 'public.outbox', tuned)
+
+        def streams():
+            connector.java.check()
+            return self.logical.execute('SELECT 1 FROM pg_replication_slots WHERE slot_name = %s AND active',
+                                        (connector.slot,)).fetchone()
+
+        try:
+            wait_for('the replication slot', streams)
+            self.drain_debezium(connector, 20_000)
+        except BaseException:
+            connector.java.stop()
+            raise
+        return connector
+
+    def drain_debezium(self, connector, rows):
+        topic = self.topic(prefix='outbox.event.')
+        progress = Progress(self.kafka, topic)
+        connector.freeze()
+        try:
+            self.logical.execute('TRUNCATE outbox')
+            self.logical.execute('CALL fill(%s, %s, %s, %s)',
+                                 (rows, EVENT_BYTES, KEYS, topic.removeprefix('outbox.event.')))
+            cpu = cpu_usec(connector.java.process.pid)
+        finally:
+            connector.thaw()
+        start = time.time()
+        wait_for('the drain', lambda: progress.records() >= rows, 300)
+        elapsed = time.time() - start
+        progress.close()
+        return Drain(rows, elapsed, (cpu_usec(connector.java.process.pid) - cpu) / rows, connector.java.memory())
+
+    # Latency.
+
+    def live(self, rate, topic, conninfo='dbname=bench', emit=EMIT, connections=4, bytes=EVENT_BYTES, keys=KEYS):
+        """Events at a steady rate; of each, when it was written, committed and received."""
+        done = subprocess.run(
+            [os.path.join(HERE, 'live'), conninfo, emit.format(topic=topic.removeprefix('outbox.event.')),
+             *map(str, (connections, rate, rate * (self.live_seconds + 1), bytes, keys)), self.kafka.brokers, topic],
+            text=True, capture_output=True)
+        if done.returncode != 0:
+            raise Failed(f'live: {done.stderr.strip()}')
+        times = [tuple(map(float, line.split())) for line in done.stdout.splitlines()]
+        return times[rate:]     # the first second warms up
+
+    def live_relay(self, rate, **options):
+        """Latencies in milliseconds: commit to mark, INSERT to consumer."""
+        topic = self.topic(partitions=1)
+        times = self.live(rate, topic, **options)
+        marks = wait_for('the marks', lambda: self.marks(topic, times))
+        return ([(marks[n] - committed) * 1000 for n, _, committed, _ in times],
+                [(received - written) * 1000 for _, written, _, received in times])
+
+    def marks(self, topic, times):
+        marks = dict(self.db.execute(
+            "SELECT (payload ->> 'n')::float, extract(epoch FROM published_at)::float FROM idem.outbox "
+            'WHERE topic = %s AND published_at IS NOT NULL', (topic,)).fetchall())
+        return marks if all(n in marks for n, *_ in times) else None
+
+    def latency(self):
+        """The mark is later than the acknowledgement, by little."""
+        for rate in 300, 3000:
+            marked, received = self.live_relay(rate, connections=4 if rate < 1000 else 16)
+            pace = bare('pace', self.kafka.brokers, self.topic(1), 1, rate * self.live_seconds, EVENT_BYTES, KEYS, rate)
+            what = f'commit to mark at {rate:,} events/s (ms)'
+            limits = (1.5, 8) if rate == 300 else (None, None)
+            for name, ours, baseline, limit in (('p50', p50(marked), pace['p50'], limits[0]),
+                                                ('p99', p99(marked), pace['p99'], limits[1])):
+                if limit:
+                    self.figure(f'{what}, {name}, against its limit', ours, limit, limit / ours, 1)
+                self.figure(f'{what}, {name}, against a producer\'s acknowledgements', ours, baseline,
+                            baseline / ours, None)
+            if rate == 300:
+                self.received_at_300 = received
+            say(f'live, {rate} events/s: INSERT to consumer p50 {p50(received):.2f} ms, p99 {p99(received):.2f} ms')
+
+    def against_debezium(self, name, connector, tuned):
+        topic = self.topic(partitions=1, prefix='outbox.event.')
+        times = self.live(300, topic, emit=DEBEZIUM_EMIT, conninfo=(
+            f'host={LOGICAL["host"]} port={LOGICAL["port"]} dbname={LOGICAL["name"]} user={LOGICAL["user"]}'))
+        theirs = [(received - written) * 1000 for _, written, _, received in times]
+        ours = getattr(self, 'received_at_300', None) or self.live_relay(300)[1]
+        what = 'INSERT to consumer at 300 events/s (ms)'
+        self.figure(f'{what}, p50, against Debezium {name}', *less([p50(ours)], [p50(theirs)]), 8 if tuned else None)
+        self.figure(f'{what}, p99, against Debezium {name}', *less([p99(ours)], [p99(theirs)]), 3 if tuned else None)
 
     def ratio(self, name, ours, baseline, goal):
         self.figure(name, statistics.median(r.speed for r in ours), statistics.median(r.speed for r in baseline),
                     statistics.median(a.speed / b.speed for a, b in zip(ours, baseline)), goal)
 
 
-def least(ours, baseline):
+def more(ours, baseline):
+    """Figures of which more is better: their medians and the ratio."""
+    ours, baseline = statistics.median(ours), statistics.median(baseline)
+    return ours, baseline, ours / baseline
+
+
+def less(ours, baseline):
     """Figures of which less is better: their medians and the ratio."""
     ours, baseline = statistics.median(ours), statistics.median(baseline)
     return ours, baseline, baseline / ours
@@ -212,4 +338,4 @@ def cpu_usec(pid):
 
 
 if __name__ == '__main__':
-    sys.exit(figures.main(Relay, ['backlogs']))
+    sys.exit(figures.main(Relay, ['backlogs', 'latency', 'debezium']))

@@ -18,27 +18,31 @@ CREATE TABLE hand.outbox (
 ) WITH (fillfactor = 46);
 CREATE INDEX ON hand.outbox (event_id);
 
--- hand.payload(n, bytes): the n-th payload, so many bytes as text.  Large ones
--- don't repeat themselves, so that the server can't store them compressed.
-CREATE FUNCTION hand.payload(n bigint, bytes integer) RETURNS jsonb
-LANGUAGE sql STABLE AS $$
-	SELECT jsonb_build_object('n', n, 'pad', left(
-		CASE WHEN bytes < 1000 THEN repeat(md5(n::text), bytes / 32 + 1)
-			ELSE (SELECT string_agg(md5(n || '/' || i), '') FROM generate_series(0, bytes / 32) AS i) END,
-		bytes - 18 - length(n::text)))
+-- hand.pad(n, bytes): text that differs from n to n.  Large ones don't repeat
+-- themselves, so that the server can't store them compressed.
+CREATE FUNCTION hand.pad(n bigint, bytes integer) RETURNS text
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	RETURN left((SELECT string_agg(md5(n || '/' || i), '') FROM generate_series(0, bytes / 32) AS i), bytes);
+END
 $$;
 
 -- hand.fill(target, rows, bytes, keys, topic): unpublished events, a thousand in a
--- transaction; target is a table with the columns of the outbox.
+-- transaction, with payloads of so many bytes; target is a table with the columns
+-- of the outbox.
 CREATE PROCEDURE hand.fill(target regclass, rows bigint, bytes integer, keys bigint, topic text)
 LANGUAGE plpgsql AS $$
+DECLARE
+	pad text := CASE WHEN bytes < 1000 THEN $sql$ repeat(md5(i::text), $3 / 32 + 1) $sql$
+		ELSE 'hand.pad(i, $3)' END;
 BEGIN
 	FOR n IN 0 .. rows - 1 BY 1000 LOOP
 		EXECUTE format($sql$
 			INSERT INTO %s (topic, partition_key, aggregate_type, aggregate_id, event_type, payload)
-			SELECT $1, 'key-' || i %% $2, 'order', 'key-' || i %% $2, 'order-placed', hand.payload(i, $3)
+			SELECT $1, 'key-' || i %% $2, 'order', 'key-' || i %% $2, 'order-placed',
+				jsonb_build_object('n', i, 'pad', left(%s, $3 - 18 - length(i::text)))
 			FROM generate_series($4, $5) AS i
-			$sql$, target)
+			$sql$, target, pad)
 		USING topic, keys, bytes, n, least(n + 999, rows - 1);
 		COMMIT;
 	END LOOP;
