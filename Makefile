@@ -26,6 +26,7 @@ OBJS = \
 	src/idem_relay_status.o \
 	src/idem_shmem.o \
 	src/idem_sweep.o \
+	src/idem_topic.o \
 	src/idem_uuid.o \
 	src/record_answer.o \
 	src/record_rules.o \

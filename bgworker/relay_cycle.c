@@ -17,6 +17,7 @@
 #include "compat.h"
 #include "relay.h"
 #include "relay_outbox.h"
+#include "relay_topics.h"
 
 /*
  * Runs one unit of work.  An error aborts its transaction and is logged; the
@@ -64,11 +65,16 @@ begin(RelayWorker *w)
 	Oid			found = relay_outbox_begin();
 
 	if (found != w->extension)
+	{
 		relay_rules_forget(&w->rules);
+		relay_topics_forget();
+	}
 	w->extension = found;
 	w->looked = true;
 	if (!OidIsValid(found))
 		relay_rules_nothing(&w->rules);
+	else
+		relay_topics_refresh(w->slot);
 	return OidIsValid(found);
 }
 

@@ -34,6 +34,7 @@
 #include "compat.h"
 #include "idem_shared.h"
 #include "relay_outbox.h"
+#include "relay_topics.h"
 
 /* milliseconds between 1970 and 2000 */
 #define UNIX_TO_POSTGRES_MS \
@@ -302,15 +303,16 @@ cstring_bytes(const char *s)
 	return bytes;
 }
 
-/* A time as RFC 3339 wants it, in UTC. */
+/* A time as RFC 3339 wants it, in UTC; a year that it can't express is now's. */
 static char *
-rfc3339(TimestampTz time)
+rfc3339(TimestampTz time, TimestampTz now)
 {
 	struct pg_tm tm;
 	fsec_t		fsec;
 
-	if (timestamp2tm(time, NULL, &tm, &fsec, NULL, NULL) != 0)
-		elog(ERROR, "created_at is out of range");
+	if (TIMESTAMP_NOT_FINITE(time) || timestamp2tm(time, NULL, &tm, &fsec, NULL, NULL) != 0 ||
+		tm.tm_year < 1 || tm.tm_year > 9999)
+		timestamp2tm(now, NULL, &tm, &fsec, NULL, NULL);
 	return psprintf("%04d-%02d-%02dT%02d:%02d:%02d.%06dZ",
 					tm.tm_year, tm.tm_mon, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, (int) fsec);
 }
@@ -348,7 +350,7 @@ own_headers(RelayRecord *record, Jsonb *headers)
  */
 static void
 make_headers(HeapTuple tuple, RelayRecord *record, const char *source,
-			 const pg_uuid_t *event_id, TimestampTz created_at)
+			 const pg_uuid_t *event_id, TimestampTz created_at, TimestampTz now)
 {
 	TupleDesc	tupdesc = SPI_tuptable->tupdesc;
 	RelayBytes	type = text_column(tuple, COL_EVENT_TYPE);
@@ -364,7 +366,7 @@ make_headers(HeapTuple tuple, RelayRecord *record, const char *source,
 	add_header(record, "ce_source", cstring_bytes(source));
 	/* the type is required there; an event without one is known by its topic */
 	add_header(record, "ce_type", type.data && type.len > 0 ? type : cstring_bytes(record->topic));
-	add_header(record, "ce_time", cstring_bytes(rfc3339(created_at)));
+	add_header(record, "ce_time", cstring_bytes(rfc3339(created_at, now)));
 	if (subject.data && subject.len > 0)
 		add_header(record, "ce_subject", subject);
 	if (own)
@@ -381,6 +383,19 @@ record_bytes(const RelayRecord *record)
 	return (int) Min(bytes, PG_INT32_MAX);
 }
 
+/*
+ * The timestamp of a record.  Neither infinity nor a clock that runs ahead makes
+ * a time for Kafka.
+ */
+static int64
+record_timestamp(const char *topic, TimestampTz created_at, TimestampTz now)
+{
+	if (relay_topics_get(topic)->send_time ||
+		TIMESTAMP_NOT_FINITE(created_at) || created_at > now)
+		created_at = now;
+	return Max(created_at / 1000 + UNIX_TO_POSTGRES_MS, 0);
+}
+
 /* Turns a row that was read into a row of the rules and a Kafka record. */
 static void
 make_record(HeapTuple tuple, int leaf, const char *source, TimestampTz now,
@@ -392,10 +407,6 @@ make_record(HeapTuple tuple, int leaf, const char *source, TimestampTz now,
 	pg_uuid_t  *event_id = DatumGetUUIDP(SPI_getbinval(tuple, tupdesc, COL_EVENT_ID, &isnull));
 	TimestampTz created_at = DatumGetTimestampTz(SPI_getbinval(tuple, tupdesc, COL_CREATED_AT, &isnull));
 
-	/* neither infinity nor a clock that runs ahead makes a time for Kafka */
-	if (TIMESTAMP_NOT_FINITE(created_at) || created_at > now)
-		created_at = now;
-
 	row->leaf = leaf;
 	row->seq = DatumGetInt64(SPI_getbinval(tuple, tupdesc, COL_SEQ, &isnull));
 	row->block = ItemPointerGetBlockNumber(tid);
@@ -405,8 +416,8 @@ make_record(HeapTuple tuple, int leaf, const char *source, TimestampTz now,
 	record->topic = TextDatumGetCString(SPI_getbinval(tuple, tupdesc, COL_TOPIC, &isnull));
 	record->key = text_column(tuple, COL_PARTITION_KEY);
 	record->value = payload(tuple);
-	record->timestamp_ms = Max(created_at / 1000 + UNIX_TO_POSTGRES_MS, 0);
-	make_headers(tuple, record, source, event_id, created_at);
+	record->timestamp_ms = record_timestamp(record->topic, created_at, now);
+	make_headers(tuple, record, source, event_id, created_at, now);
 	row->bytes = record_bytes(record);
 }
 

@@ -793,6 +793,42 @@ COMMENT ON COLUMN idem.outbox.last_error IS 'why the row was refused';
 COMMENT ON INDEX idem.outbox_event_id IS 'finds an event by its id';
 COMMENT ON INDEX idem.outbox_parked IS 'finds parked rows';
 
+-- What the relay does differently for a topic.  A topic that has no row has the
+-- defaults.  Plain INSERT, UPDATE and DELETE are the way to change it; the relay
+-- follows at once, and does not read the table without a change.
+CREATE TABLE idem.topic (
+	topic					text COLLATE "C" PRIMARY KEY,
+	on_failure				text COLLATE "C" NOT NULL DEFAULT 'block',
+	max_in_flight_per_key	integer NOT NULL DEFAULT 0,
+	timestamp_type			text COLLATE "C" NOT NULL DEFAULT 'created',
+	CONSTRAINT topic_name CHECK (idem.kafka_topic_valid(topic)),
+	CONSTRAINT topic_on_failure CHECK (on_failure IN ('block', 'skip')),
+	CONSTRAINT topic_max_in_flight_per_key CHECK (max_in_flight_per_key >= 0),
+	CONSTRAINT topic_timestamp_type CHECK (timestamp_type IN ('created', 'send'))
+);
+COMMENT ON TABLE idem.topic IS 'settings of single topics; a topic without a row has the defaults';
+COMMENT ON COLUMN idem.topic.topic IS 'Kafka topic';
+COMMENT ON COLUMN idem.topic.on_failure IS 'a row was refused for good and is parked; block: later rows of its key wait until it is requeued or discarded; skip: they go on';
+COMMENT ON COLUMN idem.topic.max_in_flight_per_key IS 'rows of one key that may be on their way to Kafka at a time; 0: no limit but the window';
+COMMENT ON COLUMN idem.topic.timestamp_type IS 'timestamp of the Kafka records; created: created_at, but the time of sending for rows older than half the topic''s retention; send: the time of sending';
+
+-- idem.topic_changed() -> trigger
+--
+-- Invalidates idem.topic in the relation caches when the transaction commits,
+-- which makes the relay read it again, and wakes the relay.
+CREATE FUNCTION idem.topic_changed() RETURNS trigger
+	AS 'MODULE_PATHNAME', 'topic_changed'
+	LANGUAGE C VOLATILE;
+COMMENT ON FUNCTION idem.topic_changed() IS 'makes the relay read the settings of topics again';
+
+-- For each row and ALWAYS, so that logical replication's apply worker fires it.
+CREATE TRIGGER topic_changed AFTER INSERT OR UPDATE OR DELETE ON idem.topic
+	FOR EACH ROW EXECUTE FUNCTION idem.topic_changed();
+CREATE TRIGGER topic_truncated AFTER TRUNCATE ON idem.topic
+	FOR EACH STATEMENT EXECUTE FUNCTION idem.topic_changed();
+ALTER TABLE idem.topic ENABLE ALWAYS TRIGGER topic_changed;
+ALTER TABLE idem.topic ENABLE ALWAYS TRIGGER topic_truncated;
+
 -- The facts that may be emitted once only; written by outbox_emit(once_key).
 CREATE TABLE idem.outbox_once (
 	once_key	text COLLATE "C" PRIMARY KEY,
@@ -929,6 +965,7 @@ SELECT pg_catalog.pg_extension_config_dump('idem.resolution', '');
 SELECT pg_catalog.pg_extension_config_dump('idem.resolution_resolution_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('idem.outbox_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('idem.outbox_once', '');
+SELECT pg_catalog.pg_extension_config_dump('idem.topic', '');
 
 --
 -- Relay
@@ -993,7 +1030,8 @@ SELECT idem_relay_sweep();
 --				hashes and keys, outbox_emit and INSERT into idem.outbox
 --	consumer	inbox_apply
 --	operator	idem_resolve, idem_lookup, idem_claim_stale, idem_sweep,
---				idem_relay_sweep, and reading tables and views of schema idem
+--				idem_relay_sweep, reading tables and views of schema idem, and
+--				changing idem.topic
 --
 -- Raises 22004, 22023 (no such kind), 42704 (no such role).  Only a superuser
 -- can call it.  Undo with REVOKE or DROP OWNED BY.
@@ -1004,7 +1042,7 @@ DECLARE
 	names	CONSTANT text[] := CASE kind
 		WHEN 'application' THEN '{idem_try_insert,idem_try_insert_many,idem_before_call,idem_complete,idem_mark_unknown,idem_yield,idem_claim_stale,idem_lookup,idem_http_problem,idem_key,idem_step_key,idem_canonical,idem_hash,idem_uuid7,outbox_emit,outbox_slot,outbox_note,kafka_topic_valid,headers_valid}'::text[]
 		WHEN 'consumer' THEN '{inbox_apply}'::text[]
-		WHEN 'operator' THEN '{idem_resolve,idem_lookup,idem_claim_stale,idem_sweep,idem_relay_sweep,relay_state}'::text[]
+		WHEN 'operator' THEN '{idem_resolve,idem_lookup,idem_claim_stale,idem_sweep,idem_relay_sweep,relay_state,kafka_topic_valid}'::text[]
 	END;
 	member	regprocedure;
 BEGIN
@@ -1032,6 +1070,7 @@ BEGIN
 		EXECUTE format('GRANT USAGE ON SEQUENCE idem.outbox_seq TO %s', role);
 	ELSIF kind = 'operator' THEN
 		EXECUTE format('GRANT SELECT ON idem.idempotency, idem.resolution, idem.unresolved, idem.outbox, idem.outbox_once, idem.inbox, idem.relay_status TO %s', role);
+		EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON idem.topic TO %s', role);
 	END IF;
 END
 $$;

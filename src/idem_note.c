@@ -19,10 +19,14 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "catalog/namespace.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
+#include "replication/logicalworker.h"
 #include "tcop/utility.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
@@ -36,6 +40,7 @@
 static uint64 noted_leaves = 0; /* bit n: leaf n has a noted seq */
 static uint64 noted_hint[IDEM_LEAVES];
 static bool noted_sweep = false;
+static bool noted_topics = false;
 
 static ProcessUtility_hook_type prev_ProcessUtility_hook = NULL;
 
@@ -92,6 +97,8 @@ tell_relay(void)
 			lower_hint(&relay->hint[leaf], noted_hint[leaf]);
 	if (noted_sweep)
 		pg_atomic_write_u32(&relay->sweep, 1);
+	if (noted_topics)
+		pg_atomic_write_u32(&relay->topics_changed, 1);
 
 	/* what was written above must be seen by a worker that finds itself woken */
 	pg_write_barrier();
@@ -99,18 +106,56 @@ tell_relay(void)
 }
 
 /*
- * End of a transaction.  At COMMIT its rows are visible to new snapshots.  A
- * prepared transaction's become so at COMMIT PREPARED, maybe in another
- * session: see utility_hook.
+ * The rows of a prepared transaction become visible at COMMIT PREPARED, maybe of
+ * another session: see utility_hook.  The apply worker of logical replication
+ * commits them without a statement, and there is no callback.  But invalidation
+ * messages stay with a prepared transaction, and reach all processes when it
+ * commits, the apply worker between two turns of its loop: see hear_table.  So
+ * the table that no statement of a user depends on is invalidated.
  */
+static void
+before_prepare(void)
+{
+	Oid			schema = get_namespace_oid("idem", true);
+	Oid			table = OidIsValid(schema) ? get_relname_relid("topic", schema) : InvalidOid;
+
+	if (OidIsValid(table))
+		CacheInvalidateRelcacheByRelid(table);
+}
+
+/*
+ * A relation was invalidated.  If an apply worker hears that it is idem.topic, it
+ * may have committed a prepared transaction.  Must not allocate or raise, and
+ * there may be no transaction.
+ */
+static void
+hear_table(Datum arg, Oid relation)
+{
+	IdemRelay  *relay;
+
+	(void) arg;
+	if (!IsLogicalWorker() || !OidIsValid(relation))
+		return;
+	relay = idem_my_relay();
+	if (relay == NULL || pg_atomic_read_u32(&relay->topic_table) != relation)
+		return;
+	pg_atomic_write_u32(&relay->sweep, 1);
+	pg_write_barrier();
+	idem_relay_wake(relay);
+}
+
+/* End of a transaction.  At COMMIT its rows are visible to new snapshots. */
 static void
 xact_callback(XactEvent event, void *arg)
 {
 	(void) arg;
-	if (noted_leaves == 0 && !noted_sweep)
+	if (noted_leaves == 0 && !noted_sweep && !noted_topics)
 		return;
 	switch (event)
 	{
+		case XACT_EVENT_PRE_PREPARE:
+			before_prepare();
+			return;
 		case XACT_EVENT_PRE_COMMIT:
 			announce();
 			return;
@@ -126,6 +171,7 @@ xact_callback(XactEvent event, void *arg)
 	end_announcement();
 	noted_leaves = 0;
 	noted_sweep = false;
+	noted_topics = false;
 }
 
 /* Whether a statement does to the outbox what no CHECK can note. */
@@ -161,8 +207,16 @@ void
 idem_note_init(void)
 {
 	RegisterXactCallback(xact_callback, NULL);
+	CacheRegisterRelcacheCallback(hear_table, (Datum) 0);
 	prev_ProcessUtility_hook = ProcessUtility_hook;
 	ProcessUtility_hook = utility_hook;
+}
+
+/* Has the relay look at the settings of topics when the transaction commits. */
+void
+idem_note_topics(void)
+{
+	noted_topics = true;
 }
 
 /*

@@ -9,5 +9,6 @@
 #define IDEM_NOTE_H
 
 extern void idem_note_init(void);
+extern void idem_note_topics(void);
 
 #endif							/* IDEM_NOTE_H */

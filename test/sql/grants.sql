@@ -67,7 +67,7 @@ SELECT idem_key('"k"'), length(idem_step_key('saga', 'step')) AS step_key, idem_
 \set denied 'SELECT pg_temp.refused(s) FROM unnest(ARRAY'
 :denied[
 	'SELECT * FROM idem.idempotency', 'UPDATE idem.idempotency SET attempt = 1', 'DELETE FROM idem.idempotency', 'INSERT INTO idem.idempotency (principal_id) VALUES (''p'')',
-	'SELECT * FROM idem.resolution', 'SELECT * FROM idem.unresolved', 'SELECT * FROM idem.outbox', 'SELECT * FROM idem.outbox_once', 'SELECT * FROM idem.inbox', 'SELECT * FROM idem.relay_status',
+	'SELECT * FROM idem.resolution', 'SELECT * FROM idem.unresolved', 'SELECT * FROM idem.outbox', 'SELECT * FROM idem.outbox_once', 'SELECT * FROM idem.inbox', 'SELECT * FROM idem.relay_status', 'SELECT * FROM idem.topic', 'INSERT INTO idem.topic (topic) VALUES (''t'')', 'TRUNCATE idem.topic',
 	'UPDATE idem.outbox SET published_at = now()', 'DELETE FROM idem.outbox', 'INSERT INTO idem.outbox_07 (topic, slot) VALUES (''t'', 7)', 'TRUNCATE idem.idempotency',
 	'SELECT nextval(''idem.attempt'')', 'SELECT setval(''idem.outbox_seq'', 1)',
 	'SELECT idem_resolve(''grants'', ''two'', ''completed'', ''{}'', 201, ''{}'')', 'SELECT idem_sweep()', 'SELECT inbox_apply(''c'', idem_uuid7())', 'SELECT idem_relay_sweep()', 'SELECT idem_grant(''operator'', ''regress_idem_application'')']) AS s \g (format=unaligned tuples_only=on)
@@ -101,6 +101,9 @@ SELECT count(*) FROM idem.idempotency WHERE principal_id = 'grants';
 SELECT count(*) FROM idem.outbox WHERE topic = 'grants';
 SELECT count(*) FROM idem.outbox_once WHERE once_key = 'grants/1';
 SELECT count(*) FROM idem.inbox WHERE consumer = 'grants';
+INSERT INTO idem.topic (topic, on_failure) VALUES ('grants', 'skip');
+UPDATE idem.topic SET timestamp_type = 'send' WHERE topic = 'grants';
+DELETE FROM idem.topic WHERE topic = 'grants' RETURNING *;
 :denied[
 	'UPDATE idem.idempotency SET attempt = 1', 'DELETE FROM idem.idempotency', 'UPDATE idem.resolution SET verdict = ''completed''', 'DELETE FROM idem.resolution', 'INSERT INTO idem.resolution (principal_id) VALUES (''p'')',
 	'DELETE FROM idem.outbox', 'DELETE FROM idem.inbox', 'SELECT idem_try_insert(''p'', ''k'', sha256(''one''))', 'SELECT idem_complete(''p'', ''k'', 1, 201, ''{}'')', 'SELECT idem_before_call(''p'', ''k'', 1, ''1 s'')', 'SELECT idem_mark_unknown(''p'', ''k'', 1)',
