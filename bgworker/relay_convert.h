@@ -14,12 +14,13 @@
 
 /* what is read of a row, in this order */
 #define RELAY_COLUMNS \
-	"ctid, seq, event_id, topic, partition_key, event_type, aggregate_id," \
+	"ctid, xmin, seq, event_id, topic, partition_key, event_type, aggregate_id," \
 	" payload, payload_bytes, headers, created_at"
 
 typedef enum RelayColumn
 {
 	COL_CTID,
+	COL_XMIN,
 	COL_SEQ,
 	COL_EVENT_ID,
 	COL_TOPIC,

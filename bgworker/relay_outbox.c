@@ -11,6 +11,7 @@
  */
 #include "postgres.h"
 
+#include "access/transam.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "access/xlog_internal.h"
@@ -29,6 +30,9 @@
 #include "idem_shared.h"
 #include "relay_convert.h"
 #include "relay_outbox.h"
+
+/* after so many transactions the log is flushed as far as it is written */
+#define FLUSH_ALL_XIDS	1000000
 
 #define READ_ROWS \
 	"SELECT " RELAY_COLUMNS " FROM ONLY idem.outbox_%02d" \
@@ -127,11 +131,9 @@ relay_outbox_first(const RelayRead *read, int64 *seq)
 	return true;
 }
 
-/*
- * Flushes the log as far as it is written.  A row can be visible before its
- * commit is on disk (synchronous_commit = off); if it were published then, a
- * crash could leave an event of a transaction that never was.
- */
+/* ---- no ghosts ---- */
+
+/* Flushes the log as far as it is written. */
 static void
 flush_log(void)
 {
@@ -143,6 +145,36 @@ flush_log(void)
 	if (end % XLOG_BLCKSZ == header)
 		end -= header;
 	XLogFlush(end);
+}
+
+/*
+ * Sees to it that the transaction which wrote a row is on disk.  A row can be
+ * visible before its commit is (synchronous_commit = off); if it were published
+ * then, a crash could leave an event of a transaction that never was.
+ *
+ * The server knows the place in the log of such commits.  It doesn't of old
+ * transactions, and raises an error when asked; those that had ended before the
+ * last flush of all are safe anyway.
+ */
+static void
+flush_commit(TransactionId xid)
+{
+	static TransactionId flushed_before = InvalidTransactionId;
+	static TransactionId last = InvalidTransactionId;
+	Snapshot	snapshot = GetActiveSnapshot();
+
+	if (TransactionIdEquals(xid, last))
+		return;
+	if (!TransactionIdIsNormal(flushed_before) ||
+		snapshot->xmin - flushed_before > FLUSH_ALL_XIDS ||
+		!TransactionIdPrecedes(xid, snapshot->xmax))
+	{
+		flush_log();
+		flushed_before = snapshot->xmin;
+	}
+	else if (!TransactionIdPrecedes(xid, flushed_before))
+		XLogFlush(TransactionIdGetCommitLSN(xid));
+	last = xid;
 }
 
 /* ---- reading: the rows go from the executor to the sink one by one ---- */
@@ -172,13 +204,11 @@ receive_row(TupleTableSlot *slot, DestReceiver *receiver)
 	bool		more;
 
 	CHECK_FOR_INTERRUPTS();
-	if (reading->nrows++ == 0)
-	{
-		flush_log();
-		IDEM_TEST_POINT("relay-read");
-	}
 	slot_getallattrs(slot);
 	values = slot->tts_values;
+	flush_commit(DatumGetTransactionId(values[COL_XMIN]));
+	if (reading->nrows++ == 0)
+		IDEM_TEST_POINT("relay-read");
 	tid = (ItemPointer) DatumGetPointer(values[COL_CTID]);
 
 	current_row.leaf = reading->read->leaf;

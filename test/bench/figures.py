@@ -8,6 +8,9 @@ import sys
 import time
 
 
+PATIENCE = 60
+
+
 class Failed(Exception):
     """A measurement did not come about."""
 
@@ -35,6 +38,18 @@ def p50(values):
 
 def p99(values):
     return statistics.quantiles(values, n=100)[-1]
+
+
+def wait_for(what, there, patience=PATIENCE):
+    """Polls with a deadline; gives what it waited for.  Nothing else sleeps."""
+    deadline = time.monotonic() + patience
+    while True:
+        seen = there()
+        if seen:
+            return seen
+        if time.monotonic() > deadline:
+            raise Failed(f'{what} did not come about')
+        time.sleep(0.01)
 
 
 class Bench:

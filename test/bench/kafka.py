@@ -4,32 +4,15 @@ Both are Java processes on free ports of 127.0.0.1, with their data in a folder
 that the caller removes.  The kernel ends them when this process ends.
 """
 
-import glob
 import os
 import signal
 import socket
 import subprocess
-import time
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from figures import Failed
-
-PATIENCE = 60
-
-
-def wait_for(what, there, patience=PATIENCE):
-    """Polls with a deadline; gives what it waited for."""
-    deadline = time.monotonic() + patience
-    while True:
-        seen = there()
-        if seen:
-            return seen
-        if time.monotonic() > deadline:
-            raise Failed(f'{what} did not come about')
-        time.sleep(0.01)
-
+from figures import PATIENCE, Failed, wait_for
 
 def free_ports(count):
     sockets = [socket.socket() for _ in range(count)]
@@ -174,8 +157,12 @@ class Progress:
             return False
 
     def records(self):
-        return sum(self.consumer.get_watermark_offsets(partition, timeout=10)[1]
-                   for partition in self.partitions) - self.start
+        return sum(self.of_partition(partition.partition) for partition in self.partitions) - self.start
+
+    def of_partition(self, number):
+        """Since the topic was made."""
+        partition = next(p for p in self.partitions if p.partition == number)
+        return self.consumer.get_watermark_offsets(partition, timeout=10)[1]
 
     def close(self):
         self.consumer.close()
@@ -228,7 +215,6 @@ class Debezium:
             files.append(os.path.join(home, f'{name}.properties'))
             with open(files[-1], 'w') as file:
                 file.writelines(f'{key}={value}\n' for key, value in settings.items())
-        self.started = time.monotonic()
         self.java = Java(jars, os.path.join(home, 'log'), '1g',
                          'org.apache.kafka.connect.cli.ConnectStandalone', *files)
 

@@ -48,3 +48,27 @@ BEGIN
 	END LOOP;
 END
 $$;
+
+-- hand.fill_published(rows, bytes): rows that were published long ago.
+CREATE PROCEDURE hand.fill_published(rows bigint, bytes integer)
+LANGUAGE sql AS $$
+	INSERT INTO idem.outbox (topic, partition_key, aggregate_type, aggregate_id, event_type, payload,
+		published_at, kafka_partition, kafka_offset)
+	SELECT 'old', 'key-' || i % 10000, 'order', 'key-' || i % 10000, 'order-placed',
+		jsonb_build_object('n', i, 'pad', left(repeat(md5(i::text), bytes / 32 + 1), bytes - 18 - length(i::text))),
+		now(), 0, i
+	FROM generate_series(1, rows) AS i
+$$;
+
+-- hand.bare: idem's outbox without what makes it one.
+CREATE TABLE hand.bare (LIKE idem.outbox) WITH (fillfactor = 46);
+CREATE SEQUENCE hand.bare_seq;
+ALTER TABLE hand.bare
+	ALTER seq SET DEFAULT nextval('hand.bare_seq'),
+	ALTER event_id SET DEFAULT gen_random_uuid(),
+	ALTER created_at SET DEFAULT now(),
+	ALTER slot SET DEFAULT 0,
+	ALTER attempts SET DEFAULT 0,
+	ADD PRIMARY KEY (seq, slot);
+CREATE INDEX ON hand.bare (event_id);
+CREATE INDEX ON hand.bare (parked_at) WHERE parked_at IS NOT NULL;
