@@ -120,51 +120,6 @@ hear_commits(RelayWorker *w)
 		relay_rules_sweep(&w->rules);
 }
 
-/* Takes one thing that Kafka's library had to say. */
-static void
-hear_event(RelayWorker *w, const RelayKafkaEvent *event)
-{
-	switch (event->kind)
-	{
-		case RELAY_KAFKA_REPORT:
-			if (event->persisted)
-			{
-				w->outage = false;
-				relay_rules_persisted(&w->rules, event->ticket, event->partition, event->offset, relay_now_usec());
-				break;
-			}
-			relay_count_failure(w, event->text);
-			relay_rules_failed(&w->rules, event->ticket, relay_now_usec());
-			break;
-		case RELAY_KAFKA_OUTAGE:
-			w->outage = true;
-			relay_note_error(w, event->text);
-			break;
-		case RELAY_KAFKA_ERROR:
-			relay_note_error(w, event->text);
-			break;
-		case RELAY_KAFKA_FATAL:
-			relay_note_error(w, event->text);
-			ereport(LOG, (errmsg("idem relay: the Kafka producer failed: %s", event->text)));
-			w->restart = true;
-			break;
-		case RELAY_KAFKA_LOG:
-			elog(DEBUG1, "idem relay: %s", event->text);
-			break;
-	}
-}
-
-static void
-hear_kafka(RelayWorker *w)
-{
-	RelayKafkaEvent event;
-
-	if (w->kafka == NULL)
-		return;
-	while (relay_kafka_next(w->kafka, &event))
-		hear_event(w, &event);
-}
-
 /* Sleeps until there is something to do. */
 static void
 sleep_until(RelayWorker *w, int64 wake_at)
@@ -175,7 +130,7 @@ sleep_until(RelayWorker *w, int64 wake_at)
 
 	if (wait_event == 0)
 		wait_event = WaitEventExtensionNew("IdemRelay");
-	if (wake_at != RELAY_SEQ_MAX)
+	if (wake_at != RELAY_NEVER)
 		timeout = (long) Max((wake_at - relay_now_usec() + 999) / 1000, 0);
 
 	/* the events only tell that it is worth a look, and all is looked at */
@@ -192,13 +147,13 @@ drain(RelayWorker *w)
 {
 	int64		deadline = relay_now_usec() + DRAIN_USEC;
 
-	while (w->kafka != NULL && !w->outage && relay_now_usec() < deadline &&
+	while (w->stream != NULL && !w->outage && relay_now_usec() < deadline &&
 		   w->rules.in_flight + w->rules.acknowledged > 0)
 	{
 		sleep_until(w, Min(deadline, relay_now_usec() + 10000));
 		CHECK_FOR_INTERRUPTS();
-		hear_kafka(w);
-		relay_mark(w);
+		relay_producers_hear(w);
+		relay_write(w);
 	}
 }
 
@@ -286,18 +241,16 @@ connect_database(RelayWorker *w)
 		w->source = MemoryContextStrdup(TopMemoryContext, psprintf("/idem/%s", w->database));
 }
 
-/* Makes the producer, which connects by itself in its own time. */
+/* Makes the stream. */
 static void
 open_kafka(RelayWorker *w)
 {
 	char		error[RELAY_KAFKA_TEXT];
-	char	   *client_id;
 
 	if (w->brokers[0] == '\0')
 		return;
-	client_id = psprintf("idem-%s", w->database);
-	w->kafka = relay_kafka_open(w->brokers, client_id, error, sizeof(error));
-	if (w->kafka == NULL)
+	w->client_id = psprintf("idem-%s", w->database);
+	if (!relay_producers_open(w, error, sizeof(error)))
 	{
 		relay_note_error(w, error);
 		ereport(FATAL,
@@ -312,8 +265,8 @@ make_wait_set(RelayWorker *w)
 	w->wait_set = CreateLifelongWaitEventSet(3);
 	AddWaitEventToSet(w->wait_set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
 	AddWaitEventToSet(w->wait_set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
-	if (w->kafka != NULL)
-		AddWaitEventToSet(w->wait_set, WL_SOCKET_READABLE, relay_kafka_wakeup_fd(w->kafka), NULL, NULL);
+	if (w->stream != NULL)
+		AddWaitEventToSet(w->wait_set, WL_SOCKET_READABLE, relay_kafka_wakeup_fd(), NULL, NULL);
 }
 
 /*
@@ -326,6 +279,7 @@ relay_main(Datum arg)
 	static RelayWorker worker;	/* all zero */
 	RelayWorker *w = &worker;
 	MemoryContext turn;
+	bool		busy;
 
 	pqsignal(SIGTERM, die);
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
@@ -346,13 +300,15 @@ relay_main(Datum arg)
 		MemoryContextSwitchTo(turn);
 		reload(w);
 		hear_commits(w);
-		hear_kafka(w);
+		relay_producers_hear(w);
 		leave_if_told(w);
 		QueryCancelPending = false; /* there is no query here to cancel */
 		CHECK_FOR_INTERRUPTS();
-		relay_mark(w);
+		relay_producers_mind(w);
+		busy = relay_produce(w);
+		relay_write(w);
 		relay_publish_state(w);
-		if (!relay_produce(w))
-			sleep_until(w, w->kafka != NULL ? relay_rules_wake_at(&w->rules) : RELAY_SEQ_MAX);
+		if (!busy)
+			sleep_until(w, w->stream != NULL ? relay_rules_wake_at(&w->rules, relay_now_usec()) : RELAY_NEVER);
 	}
 }

@@ -19,22 +19,39 @@ typedef struct RelayWorker
 	RelayRules	rules;
 	IdemShared *shared;
 	IdemRelay  *slot;			/* our part of it */
-	RelayKafka *kafka;			/* NULL: no brokers are set */
+	RelayKafka *stream;			/* NULL: no brokers are set, or it could not be made */
+	RelayKafka *probe;			/* NULL: not needed so far */
 	WaitEventSet *wait_set;
 	char	   *database;		/* as idem.databases names it */
-	char	   *brokers;		/* as the producer was made with */
+	char	   *brokers;		/* as the producers are made with */
+	char	   *client_id;
 	char	   *source;			/* ce_source of the events */
 	bool		looked;			/* for the extension, at least once */
 	Oid			extension;		/* as of the last transaction; invalid: none */
 	bool		outage;			/* no broker answered, and none has since */
 	bool		restart;		/* end, and be started again */
+	ErrorData  *error;			/* of the last unit of work that failed */
 } RelayWorker;
 
 extern int64 relay_now_usec(void);
 
 /* relay_cycle.c */
+extern bool relay_attempt(RelayWorker *w, void (*work) (RelayWorker *, void *), void *arg);
+extern bool relay_begin(RelayWorker *w);
 extern bool relay_produce(RelayWorker *w);
-extern void relay_mark(RelayWorker *w);
+
+/* relay_writing.c */
+extern void relay_write(RelayWorker *w);
+
+/* relay_producers.c */
+extern bool relay_producers_open(RelayWorker *w, char *error, size_t error_size);
+extern void relay_producers_hear(RelayWorker *w);
+extern void relay_producers_mind(RelayWorker *w);
+extern RelayKafka *relay_producers_probe(RelayWorker *w);
+extern void relay_producers_send(RelayWorker *w, RelayHandle handle, const RelayRecord *record,
+								 const RelayRow *row, uint64 ticket, bool *stop);
+extern void relay_producers_note_text(uint64 ticket, const char *text);
+extern const char *relay_producers_text(uint64 ticket);
 
 /* relay_status.c */
 extern void relay_note_error(RelayWorker *w, const char *text);

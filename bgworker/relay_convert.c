@@ -266,15 +266,14 @@ record_timestamp(const char *topic, TimestampTz created_at, TimestampTz now)
 }
 
 /*
- * Makes a Kafka record of a row.  It points into the row and into the current
- * memory context.  Raises an error when the row can't be one: a character
+ * Makes a Kafka record of a row, but for its topic, which is set.  It points
+ * into the row and into the current memory context.  Raises an error when the row can't be one: a character
  * without a UTF-8 form, a payload that is too large.
  */
 void
 relay_convert(const Datum *values, const bool *nulls, const char *source,
 			  TimestampTz now, RelayRecord *record)
 {
-	record->topic = TextDatumGetCString(values[COL_TOPIC]);
 	record->key = text_column(values, nulls, COL_PARTITION_KEY);
 	record->value = payload(values, nulls);
 	record->timestamp_ms = record_timestamp(record->topic, DatumGetTimestampTz(values[COL_CREATED_AT]), now);

@@ -15,7 +15,7 @@
 /* what is read of a row, in this order */
 #define RELAY_COLUMNS \
 	"ctid, xmin, seq, event_id, topic, partition_key, event_type, aggregate_id," \
-	" payload, payload_bytes, headers, created_at"
+	" payload, payload_bytes, headers, created_at, attempts"
 
 typedef enum RelayColumn
 {
@@ -30,7 +30,8 @@ typedef enum RelayColumn
 	COL_PAYLOAD,
 	COL_PAYLOAD_BYTES,
 	COL_HEADERS,
-	COL_CREATED_AT
+	COL_CREATED_AT,
+	COL_ATTEMPTS
 } RelayColumn;
 
 extern void relay_convert(const Datum *values, const bool *nulls, const char *source,

@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * relay_cycle.c
- *		One turn of the relay: read rows, hand them to Kafka, mark them.
+ *		One turn of the relay: read rows and hand them to Kafka.
  *
- * relay_rules.c decides, relay_outbox.c has the SQL, relay_kafka.c the producer;
+ * The rules decide, relay_outbox.c has the SQL, relay_producers.c the producers;
  * this file makes them units of work that survive an error.
  *
  *-------------------------------------------------------------------------
@@ -16,15 +16,21 @@
 
 #include "compat.h"
 #include "relay.h"
+#include "relay_kept.h"
+#include "relay_names.h"
 #include "relay_outbox.h"
+#include "relay_parked.h"
 #include "relay_topics.h"
 
+/* rows of one unit of work that go alone */
+#define ALONE_ROWS	100
+
 /*
- * Runs one unit of work.  An error aborts its transaction and is logged; the
- * worker and what it knows live on.
+ * Runs one unit of work.  An error aborts its transaction and is logged and kept
+ * in w->error; the worker and what it knows live on.
  */
-static bool
-attempt(RelayWorker *w, void (*work) (RelayWorker *, void *), void *arg)
+bool
+relay_attempt(RelayWorker *w, void (*work) (RelayWorker *, void *), void *arg)
 {
 	MemoryContext context = CurrentMemoryContext;
 	volatile bool ok = true;
@@ -35,18 +41,17 @@ attempt(RelayWorker *w, void (*work) (RelayWorker *, void *), void *arg)
 	}
 	PG_CATCH();
 	{
-		ErrorData  *error;
-
 		MemoryContextSwitchTo(context);
 		HOLD_INTERRUPTS();
-		error = CopyErrorData();
+		w->error = CopyErrorData();
 		EmitErrorReport();
 		FlushErrorState();
 		AbortCurrentTransaction();
 		RESUME_INTERRUPTS();
 		pgstat_report_activity(STATE_IDLE, NULL);
-		relay_note_error(w, error->message ? error->message : "unknown error");
-		FreeErrorData(error);
+		if (w->error->message == NULL)
+			w->error->message = "unknown error";
+		relay_note_error(w, w->error->message);
 		ok = false;
 	}
 	PG_END_TRY();
@@ -59,11 +64,13 @@ attempt(RelayWorker *w, void (*work) (RelayWorker *, void *), void *arg)
  * than before, all that is known of its tables is void; a row on its way must
  * not mark one of the new tables.
  */
-static bool
-begin(RelayWorker *w)
+bool
+relay_begin(RelayWorker *w)
 {
-	Oid			found = relay_outbox_begin();
+	Oid			found;
 
+	relay_rules_begin(&w->rules);
+	found = relay_outbox_begin();
 	if (found != w->extension)
 	{
 		relay_rules_forget(&w->rules);
@@ -78,10 +85,33 @@ begin(RelayWorker *w)
 	return OidIsValid(found);
 }
 
+/* ---- reading ---- */
+
+/* Sends rows whose turn has come. */
+static bool
+send_waiting(RelayWorker *w)
+{
+	uint64		ticket;
+	int			n = 0;
+	bool		stop = false;
+
+	while (n < RELAY_READ_ROWS && !stop && relay_rules_next_waiting(&w->rules, &ticket, relay_now_usec()))
+	{
+		const RelayRow *row = &w->rules.entry[ticket & PG_UINT32_MAX].row;
+
+		relay_producers_send(w, RELAY_STREAM, relay_kept_get(ticket), row, ticket, &stop);
+		n++;
+	}
+	if (w->rules.waiting == 0)
+		relay_kept_forget();
+	return n > 0;
+}
+
 /* a read under way */
 typedef struct Reading
 {
 	RelayWorker *w;
+	const RelayRead *read;
 	int64		next;			/* first seq that was not dealt with */
 	bool		stopped;
 } Reading;
@@ -92,33 +122,35 @@ produce_row(void *arg, RelayRow *row, const RelayRecord *record)
 {
 	Reading    *reading = arg;
 	RelayWorker *w = reading->w;
+	int32		count = relay_kafka_partitions(w->stream, record->topic);
 	uint64_t	ticket;
-	char		error[RELAY_KAFKA_TEXT];
 
 	reading->next = row->seq;
-	switch (relay_rules_row(&w->rules, row, &ticket))
+	relay_names_settings(&w->rules);
+	if (count > 0)
+		relay_rules_partitions(&w->rules, row->topic, count);
+	row->partition = count > 0 && record->key.data != NULL ?
+		relay_kafka_partition(record->key, count) : RELAY_ANY_PARTITION;
+
+	switch (relay_rules_row(&w->rules, reading->read, row, relay_now_usec(), &ticket))
 	{
 		case RELAY_SKIP:
 			break;
 		case RELAY_FULL:
 			reading->stopped = true;
 			return false;
+		case RELAY_WAIT:
+			relay_kept_add(ticket, record);
+			break;
 		case RELAY_PRODUCE:
-			switch (relay_kafka_produce(w->kafka, record, ticket, error, sizeof(error)))
-			{
-				case RELAY_TAKEN:
-					break;
-				case RELAY_QUEUE_FULL:
-					relay_rules_not_taken(&w->rules, ticket, relay_now_usec());
-					reading->stopped = true;
-					return false;
-				case RELAY_REFUSED:
-					relay_note_error(w, error);
-					relay_rules_failed(&w->rules, ticket, relay_now_usec());
-					break;
-			}
+			relay_producers_send(w, RELAY_STREAM, record, row, ticket, &reading->stopped);
+			break;
+		case RELAY_ALONE:
+			relay_producers_send(w, RELAY_PROBE, record, row, ticket, &reading->stopped);
 			break;
 	}
+	if (reading->stopped)
+		return false;
 	reading->next = row->seq < RELAY_SEQ_MAX ? row->seq + 1 : row->seq;
 	return true;
 }
@@ -127,7 +159,7 @@ produce_row(void *arg, RelayRow *row, const RelayRecord *record)
 static bool
 produce_read(RelayWorker *w, const RelayRead *read, int64 *next)
 {
-	Reading		reading = {w, read->from, false};
+	Reading		reading = {w, read, read->from, false};
 	int			n = relay_outbox_read(read, w->source, produce_row, &reading);
 
 	*next = reading.next;
@@ -208,6 +240,16 @@ peek(RelayWorker *w, const RelayRead *read)
 	relay_rules_peeked(&w->rules, read, found, seq);
 }
 
+/* Takes a parked row to the rules. */
+static void
+hold_row(void *arg, const RelayRow *row)
+{
+	RelayWorker *w = arg;
+
+	relay_names_settings(&w->rules);
+	relay_rules_hold(&w->rules, row);
+}
+
 /* Reads what is to be read next, and produces it. */
 static void
 read_and_produce(RelayWorker *w, void *arg)
@@ -216,7 +258,15 @@ read_and_produce(RelayWorker *w, void *arg)
 	int64		next;
 
 	(void) arg;
-	if (begin(w) && produce_late_rows(w) && relay_rules_next_read(&w->rules, &read))
+	if (!relay_begin(w))
+		;
+	else if (w->rules.holds_wanted)
+	{
+		relay_rules_holds_begin(&w->rules);
+		relay_parked_read(hold_row, w);
+		relay_rules_holds_end(&w->rules);
+	}
+	else if (produce_late_rows(w) && relay_rules_next_read(&w->rules, &read))
 	{
 		if (read.peek)
 			peek(w, &read);
@@ -231,70 +281,61 @@ read_and_produce(RelayWorker *w, void *arg)
 	IDEM_TEST_POINT("relay-produced");
 }
 
-/* a mark under way */
-typedef struct Marking
-{
-	int			leaf;
-	int			marked;
-	int			missing;
-} Marking;
-
-/* Marks what Kafka has acknowledged of one leaf. */
+/* Reads rows that go alone, and produces them. */
 static void
-mark_leaf(RelayWorker *w, void *arg)
+read_alone(RelayWorker *w, void *arg)
 {
-	Marking    *marking = arg;
-	const RelayEntry **entries;
-	int			n = 0;
+	bool	   *any = arg;
+	RelayRead	read;
+	int64		next;
 
-	if (begin(w))
-	{
-		entries = palloc(sizeof(RelayEntry *) * RELAY_WINDOW_ROWS);
-		n = relay_rules_to_mark(&w->rules, marking->leaf, entries);
-		if (n > 0)
-			marking->missing = relay_outbox_mark(marking->leaf, entries, n);
-		IDEM_TEST_POINT("relay-marked");
-	}
-	relay_outbox_end();
-	marking->marked = n - marking->missing;
-}
-
-/* Marks, if marks are due: a transaction for each leaf. */
-void
-relay_mark(RelayWorker *w)
-{
-	if (!relay_rules_mark_due(&w->rules, relay_now_usec()))
-		return;
-	IDEM_TEST_POINT("relay-before-mark");
-	for (int leaf = 0; leaf < IDEM_LEAVES; leaf++)
-	{
-		Marking		marking = {leaf, 0, 0};
-
-		if (w->rules.leaf[leaf].acknowledged == 0)
-			continue;
-		if (!attempt(w, mark_leaf, &marking))
+	if (relay_begin(w))
+		for (int n = 0; n < ALONE_ROWS && relay_rules_next_alone(&w->rules, &read, relay_now_usec()); n++)
 		{
-			relay_rules_mark_failed(&w->rules, relay_now_usec());
-			continue;
+			*any = true;
+			produce_read(w, &read, &next);
+			relay_rules_alone_done(&w->rules, &read, relay_now_usec());
 		}
-		relay_rules_marked(&w->rules, leaf);
-		relay_count_marks(w, marking.marked, marking.missing);
-	}
+	relay_outbox_end();
 }
 
-/* Reads and produces once, if there is something to read.  True: there was. */
-bool
-relay_produce(RelayWorker *w)
+/* After an error in reading: one row may be at fault. */
+static void
+reading_failed(RelayWorker *w)
 {
 	RelayRow	row;
 
-	if (w->kafka == NULL || !relay_rules_wants_read(&w->rules, relay_now_usec()))
-		return false;
-	if (attempt(w, read_and_produce, NULL))
-		return true;
-	if (relay_outbox_broken_row(&row))
-		relay_rules_row_failed(&w->rules, &row, relay_now_usec());
-	else
+	if (!relay_outbox_broken_row(&row))
 		relay_rules_read_failed(&w->rules, relay_now_usec());
+	else
+	{
+		uint64		ticket;
+
+		relay_names_settings(&w->rules);
+		ticket = relay_rules_broken(&w->rules, &row, relay_now_usec());
+		relay_count_failure(w, w->error->message);
+		relay_producers_note_text(ticket, w->error->message);
+	}
+}
+
+/* Produces once what there is to produce.  True: there was something. */
+bool
+relay_produce(RelayWorker *w)
+{
+	bool		any = false;
+
+	if (w->stream == NULL)
+		return false;
+	any = send_waiting(w);
+	if ((w->rules.counts.trying_keys > 0 || w->rules.counts.stopped_topics > 0) &&
+		!relay_attempt(w, read_alone, &any))
+	{
+		reading_failed(w);
+		return true;
+	}
+	if (!relay_rules_wants_read(&w->rules, relay_now_usec()))
+		return any;
+	if (!relay_attempt(w, read_and_produce, NULL))
+		reading_failed(w);
 	return true;
 }

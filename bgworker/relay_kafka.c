@@ -1,14 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * relay_kafka.c
- *		The Kafka producer; the only file that knows librdkafka.
+ *		Kafka producers; the only file that knows librdkafka.
  *
  * The library runs threads of its own, which know nothing of the server.  They
  * put events into a queue and a byte into a pipe; the worker's thread waits on
- * the pipe beside its latch and takes the events out.  There are no callbacks,
- * so no error can jump through the library's frames.
+ * the pipe beside its latch and takes the events out.  There are no callbacks
+ * but one that computes a partition, so no error can jump through the library's
+ * frames.
  *
- * At least once, and no more than that: the producer is idempotent (KIP-98), so
+ * At least once, and no more than that: a producer is idempotent (KIP-98), so
  * its own retries neither double nor reorder; a row is done only when its
  * report says that it is persisted.
  *
@@ -17,6 +18,8 @@
 #include "postgres.h"
 
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <unistd.h>
 #include <librdkafka/rdkafka.h>
 
@@ -28,12 +31,15 @@
 /* Kafka's limit, and a zero byte */
 #define TOPIC_SIZE	250
 
+/* how long the question for a topic's limit may take */
+#define ASK_MSEC	5000
+
 /* what is set, and why is beside it where it isn't plain */
 static const char *const settings[][2] = {
 	{"enable.idempotence", "true"},
 	{"message.timeout.ms", "0"},	/* an outage lasts as long as it lasts */
 	{"linger.ms", "0"},			/* batches form behind the request in flight */
-	{"partitioner", "murmur2_random"},	/* where Java clients put a key */
+	{"message.max.bytes", "33554432"},	/* the topic decides, not the library */
 	{"allow.auto.create.topics", "false"},	/* a mistyped topic is not created */
 	{"socket.timeout.ms", "10000"},
 	{"socket.nagle.disable", "true"},
@@ -42,11 +48,32 @@ static const char *const settings[][2] = {
 	{"log.connection.close", "false"}
 };
 
+/* of the stream: whatever it is refused for good ends it, before a later row can pass */
+static const char *const stream_settings[][2] = {
+	{"enable.gapless.guarantee", "true"}
+};
+
+/* of the probe: each record is a batch */
+static const char *const alone_settings[][2] = {
+	{"batch.num.messages", "1"}
+};
+
+/*
+ * How many partitions a topic has, as the library's thread last saw.  Not
+ * palloc'd: it has to outlive the topic's handle.
+ */
+typedef struct PartitionCount
+{
+	volatile int32_t count;		/* 0: not seen yet; one word, written by one thread at a time */
+	struct PartitionCount *next;
+} PartitionCount;
+
 /* a topic's handle; through a handle the first record isn't a second late */
 typedef struct TopicEntry
 {
 	char		topic[TOPIC_SIZE];	/* hash key */
 	rd_kafka_topic_t *handle;
+	PartitionCount *partitions;
 } TopicEntry;
 
 struct RelayKafka
@@ -55,8 +82,11 @@ struct RelayKafka
 	rd_kafka_queue_t *queue;
 	rd_kafka_event_t *reports;	/* event whose reports are being handed out */
 	HTAB	   *topics;
-	int			pipe[2];
+	PartitionCount *counts;		/* of all topics */
 };
+
+/* wakes the worker; of all producers, for the whole life of the process */
+static int	wakeup[2] = {-1, -1};
 
 /* Version of the library that runs, which may be newer than its headers. */
 const char *
@@ -65,22 +95,62 @@ relay_kafka_version(void)
 	return rd_kafka_version_str();
 }
 
+/* Becomes readable when relay_kafka_next has something to give; -1: no pipe. */
+int
+relay_kafka_wakeup_fd(void)
+{
+	if (wakeup[0] < 0 && pipe2(wakeup, O_NONBLOCK | O_CLOEXEC) != 0)
+		return -1;
+	return wakeup[0];
+}
+
+/*
+ * The pipe tells of a queue that was empty and no longer is: it is emptied first,
+ * and then each producer's queue to the end.
+ */
+void
+relay_kafka_clear_wakeup(void)
+{
+	char		junk[256];
+
+	while (read(wakeup[0], junk, sizeof(junk)) > 0)
+		;
+}
+
+/* ---- making and ending producers ---- */
+
+static bool
+set_all(rd_kafka_conf_t *conf, const char *const (*list)[2], int n, char *error, size_t error_size)
+{
+	for (int i = 0; i < n; i++)
+		if (rd_kafka_conf_set(conf, list[i][0], list[i][1], error, error_size) != RD_KAFKA_CONF_OK)
+			return false;
+	return true;
+}
+
 static rd_kafka_conf_t *
-make_conf(const char *brokers, const char *client_id, char *error, size_t error_size)
+make_conf(const RelayKafkaOptions *options, char *error, size_t error_size)
 {
 	rd_kafka_conf_t *conf = rd_kafka_conf_new();
+	char		batch_bytes[16];
 	bool		ok;
 
-	ok = rd_kafka_conf_set(conf, "bootstrap.servers", brokers, error, error_size) == RD_KAFKA_CONF_OK &&
-		rd_kafka_conf_set(conf, "client.id", client_id, error, error_size) == RD_KAFKA_CONF_OK;
-	for (int i = 0; ok && i < (int) lengthof(settings); i++)
-		ok = rd_kafka_conf_set(conf, settings[i][0], settings[i][1], error, error_size) == RD_KAFKA_CONF_OK;
+	snprintf(batch_bytes, sizeof(batch_bytes), "%u", options->batch_bytes);
+	ok = rd_kafka_conf_set(conf, "bootstrap.servers", options->brokers, error, error_size) == RD_KAFKA_CONF_OK &&
+		rd_kafka_conf_set(conf, "client.id", options->client_id, error, error_size) == RD_KAFKA_CONF_OK &&
+		rd_kafka_conf_set(conf, "batch.size", batch_bytes, error, error_size) == RD_KAFKA_CONF_OK &&
+		set_all(conf, settings, lengthof(settings), error, error_size);
+	if (ok && options->alone)
+		ok = set_all(conf, alone_settings, lengthof(alone_settings), error, error_size);
+	else if (ok)
+		ok = set_all(conf, stream_settings, lengthof(stream_settings), error, error_size);
 	if (!ok)
 	{
 		rd_kafka_conf_destroy(conf);
 		return NULL;
 	}
-	rd_kafka_conf_set_events(conf, RD_KAFKA_EVENT_DR | RD_KAFKA_EVENT_ERROR | RD_KAFKA_EVENT_LOG);
+	rd_kafka_conf_set_events(conf, RD_KAFKA_EVENT_DR | RD_KAFKA_EVENT_ERROR | RD_KAFKA_EVENT_LOG |
+							 RD_KAFKA_EVENT_DESCRIBECONFIGS_RESULT);
 	return conf;
 }
 
@@ -101,62 +171,163 @@ make_topics(void)
  * error says why; nothing is left behind.
  */
 RelayKafka *
-relay_kafka_open(const char *brokers, const char *client_id, char *error, size_t error_size)
+relay_kafka_open(const RelayKafkaOptions *options, char *error, size_t error_size)
 {
-	RelayKafka *kafka = MemoryContextAllocZero(TopMemoryContext, sizeof(RelayKafka));
+	RelayKafka *kafka;
 	rd_kafka_conf_t *conf;
+	rd_kafka_t *rk;
 
-	kafka->topics = make_topics();
-	if (pipe2(kafka->pipe, O_NONBLOCK | O_CLOEXEC) != 0)
+	if (relay_kafka_wakeup_fd() < 0)
 	{
 		snprintf(error, error_size, "could not make a pipe: %s", strerror(errno));
-		pfree(kafka);
+		return NULL;
+	}
+	conf = make_conf(options, error, error_size);
+	if (conf == NULL)
+		return NULL;
+	rk = rd_kafka_new(RD_KAFKA_PRODUCER, conf, error, error_size);
+	if (rk == NULL)
+	{
+		rd_kafka_conf_destroy(conf);
 		return NULL;
 	}
 
-	conf = make_conf(brokers, client_id, error, error_size);
-	if (conf != NULL)
-	{
-		kafka->rk = rd_kafka_new(RD_KAFKA_PRODUCER, conf, error, error_size);
-		if (kafka->rk == NULL)
-			rd_kafka_conf_destroy(conf);
-	}
-	if (kafka->rk == NULL)
-	{
-		close(kafka->pipe[0]);
-		close(kafka->pipe[1]);
-		hash_destroy(kafka->topics);
-		pfree(kafka);
-		return NULL;
-	}
-
-	rd_kafka_set_log_queue(kafka->rk, NULL);
-	kafka->queue = rd_kafka_queue_get_main(kafka->rk);
-	rd_kafka_queue_io_event_enable(kafka->queue, kafka->pipe[1], "1", 1);
+	kafka = MemoryContextAllocZero(TopMemoryContext, sizeof(RelayKafka));
+	kafka->rk = rk;
+	kafka->topics = make_topics();
+	rd_kafka_set_log_queue(rk, NULL);
+	kafka->queue = rd_kafka_queue_get_main(rk);
+	rd_kafka_queue_io_event_enable(kafka->queue, wakeup[1], "1", 1);
 	return kafka;
 }
 
-/* Becomes readable when relay_kafka_next has something to give. */
-int
-relay_kafka_wakeup_fd(const RelayKafka *kafka)
+/* what is left of a producer, for the thread that ends it */
+typedef struct Remains
 {
-	return kafka->pipe[0];
+	rd_kafka_t *rk;
+	PartitionCount *counts;
+} Remains;
+
+static void *
+destroy(void *arg)
+{
+	Remains    *remains = arg;
+
+	rd_kafka_destroy_flags(remains->rk, RD_KAFKA_DESTROY_F_NO_CONSUMER_CLOSE);
+	while (remains->counts != NULL)
+	{
+		PartitionCount *next = remains->counts->next;
+
+		free(remains->counts);
+		remains->counts = next;
+	}
+	free(remains);
+	return NULL;
 }
 
-static rd_kafka_topic_t *
-topic_handle(RelayKafka *kafka, const char *topic)
+/*
+ * Ends a producer whose reports are all in, or are of no more interest.  Ending
+ * waits for the library's threads, and one may hang in a name look-up: so a
+ * thread does it, which like theirs takes no signals and knows nothing of the
+ * server.
+ */
+void
+relay_kafka_close(RelayKafka *kafka)
+{
+	Remains    *remains = malloc(sizeof(Remains));
+	HASH_SEQ_STATUS status;
+	TopicEntry *entry;
+	sigset_t	all;
+	sigset_t	old;
+	pthread_t	thread;
+
+	rd_kafka_queue_io_event_enable(kafka->queue, -1, NULL, 0);
+	if (kafka->reports != NULL)
+		rd_kafka_event_destroy(kafka->reports);
+	hash_seq_init(&status, kafka->topics);
+	while ((entry = hash_seq_search(&status)) != NULL)
+		rd_kafka_topic_destroy(entry->handle);
+	hash_destroy(kafka->topics);
+	rd_kafka_queue_destroy(kafka->queue);
+
+	if (remains != NULL)		/* or it is left as it is */
+	{
+		*remains = (Remains) {kafka->rk, kafka->counts};
+		sigfillset(&all);
+		pthread_sigmask(SIG_SETMASK, &all, &old);
+		if (pthread_create(&thread, NULL, destroy, remains) == 0)
+			pthread_detach(thread);
+		else
+			destroy(remains);
+		pthread_sigmask(SIG_SETMASK, &old, NULL);
+	}
+	pfree(kafka);
+}
+
+/* ---- topics ---- */
+
+/*
+ * The partition of a record, as Java clients have it; and what the library knows
+ * of the topic.  May run in a thread of the library's.
+ */
+static int32_t
+choose_partition(const rd_kafka_topic_t *rkt, const void *key, size_t key_len,
+				 int32_t partition_cnt, void *rkt_opaque, void *msg_opaque)
+{
+	((PartitionCount *) rkt_opaque)->count = partition_cnt;
+	return rd_kafka_msg_partitioner_murmur2_random(rkt, key, key_len, partition_cnt, rkt_opaque, msg_opaque);
+}
+
+static TopicEntry *
+find_topic(RelayKafka *kafka, const char *topic)
 {
 	bool		found;
 	TopicEntry *entry = hash_search(kafka->topics, topic, HASH_ENTER, &found);
+	rd_kafka_topic_conf_t *conf;
 
-	if (!found)
-		entry->handle = NULL;
+	if (found)
+		return entry;
+	entry->handle = NULL;
+	entry->partitions = calloc(1, sizeof(PartitionCount));
+	if (entry->partitions != NULL)
+	{
+		conf = rd_kafka_topic_conf_new();
+		rd_kafka_topic_conf_set_partitioner_cb(conf, choose_partition);
+		rd_kafka_topic_conf_set_opaque(conf, entry->partitions);
+		entry->handle = rd_kafka_topic_new(kafka->rk, topic, conf);
+		if (entry->handle == NULL)
+		{
+			rd_kafka_topic_conf_destroy(conf);
+			free(entry->partitions);
+		}
+	}
 	if (entry->handle == NULL)
-		entry->handle = rd_kafka_topic_new(kafka->rk, topic, NULL);
-	if (entry->handle == NULL)
+	{
 		hash_search(kafka->topics, topic, HASH_REMOVE, NULL);
-	return entry->handle;
+		return NULL;
+	}
+	entry->partitions->next = kafka->counts;
+	kafka->counts = entry->partitions;
+	return entry;
 }
+
+/* How many partitions a topic has, as last seen; 0: not known. */
+int32_t
+relay_kafka_partitions(RelayKafka *kafka, const char *topic)
+{
+	TopicEntry *entry = hash_search(kafka->topics, topic, HASH_FIND, NULL);
+
+	return entry ? entry->partitions->count : 0;
+}
+
+/* The partition that a key goes to. */
+int32_t
+relay_kafka_partition(RelayBytes key, int32_t partitions)
+{
+	return rd_kafka_msg_partitioner_murmur2(NULL, key.data, (size_t) key.len, partitions, NULL, NULL);
+}
+
+/* ---- producing ---- */
 
 static rd_kafka_headers_t *
 make_headers(const RelayRecord *record)
@@ -172,39 +343,79 @@ make_headers(const RelayRecord *record)
 
 /*
  * Hands a record to the library, which copies it.  ticket comes back with the
- * report.
+ * report.  partition: -1, the key decides.
  */
 RelayTake
-relay_kafka_produce(RelayKafka *kafka, const RelayRecord *record, uint64_t ticket,
-					char *error, size_t error_size)
+relay_kafka_produce(RelayKafka *kafka, const RelayRecord *record, int32_t partition,
+					uint64_t ticket, RelayClass *class, char *error, size_t error_size)
 {
-	rd_kafka_topic_t *topic = topic_handle(kafka, record->topic);
+	TopicEntry *topic = find_topic(kafka, record->topic);
+	rd_kafka_resp_err_t err = rd_kafka_last_error();
 	rd_kafka_headers_t *headers;
-	rd_kafka_resp_err_t err;
 
-	if (topic == NULL)
+	if (topic != NULL)
 	{
-		strlcpy(error, rd_kafka_err2str(rd_kafka_last_error()), error_size);
-		return RELAY_REFUSED;
-	}
-	headers = make_headers(record);
-	err = rd_kafka_producev(kafka->rk,
-							RD_KAFKA_V_RKT(topic),
-							RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),
-							RD_KAFKA_V_KEY(record->key.data, (size_t) record->key.len),
-							RD_KAFKA_V_VALUE((void *) record->value.data, (size_t) record->value.len),
-							RD_KAFKA_V_HEADERS(headers),
-							RD_KAFKA_V_TIMESTAMP(record->timestamp_ms),
-							RD_KAFKA_V_OPAQUE((void *) (uintptr_t) ticket),
-							RD_KAFKA_V_END);
-	if (err == RD_KAFKA_RESP_ERR_NO_ERROR)
-		return RELAY_TAKEN;
+		headers = make_headers(record);
+		err = rd_kafka_producev(kafka->rk,
+								RD_KAFKA_V_RKT(topic->handle),
+								RD_KAFKA_V_PARTITION(partition >= 0 ? partition : RD_KAFKA_PARTITION_UA),
+								RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),
+								RD_KAFKA_V_KEY(record->key.data, (size_t) record->key.len),
+								RD_KAFKA_V_VALUE((void *) record->value.data, (size_t) record->value.len),
+								RD_KAFKA_V_HEADERS(headers),
+								RD_KAFKA_V_TIMESTAMP(record->timestamp_ms),
+								RD_KAFKA_V_OPAQUE((void *) (uintptr_t) ticket),
+								RD_KAFKA_V_END);
+		if (err == RD_KAFKA_RESP_ERR_NO_ERROR)
+			return RELAY_TAKEN;
 
-	/* headers are the library's only if it took the record */
-	rd_kafka_headers_destroy(headers);
-	strlcpy(error, rd_kafka_err2str(err), error_size);
-	return err == RD_KAFKA_RESP_ERR__QUEUE_FULL ? RELAY_QUEUE_FULL : RELAY_REFUSED;
+		/* headers are the library's only if it took the record */
+		rd_kafka_headers_destroy(headers);
+	}
+	if (err == RD_KAFKA_RESP_ERR__QUEUE_FULL)
+		return RELAY_QUEUE_FULL;
+	*class = relay_error_class(rd_kafka_err2name(err));
+	snprintf(error, error_size, "topic \"%s\": %s", record->topic, rd_kafka_err2str(err));
+	return RELAY_NOT_SENT;
 }
+
+/*
+ * Has the library give rows back: those that it has not sent, or also those that
+ * it has and that Kafka may have stored.
+ */
+void
+relay_kafka_purge(RelayKafka *kafka, bool in_flight_too)
+{
+	rd_kafka_purge(kafka->rk, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_NON_BLOCKING |
+				   (in_flight_too ? RD_KAFKA_PURGE_F_INFLIGHT : 0));
+}
+
+/*
+ * Asks Kafka for the largest batch that a topic takes.  The answer is an event;
+ * false: there will be none.
+ */
+bool
+relay_kafka_ask_limit(RelayKafka *kafka, const char *topic, int number)
+{
+	rd_kafka_ConfigResource_t *resource = rd_kafka_ConfigResource_new(RD_KAFKA_RESOURCE_TOPIC, topic);
+	rd_kafka_AdminOptions_t *options = rd_kafka_AdminOptions_new(kafka->rk, RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS);
+	char		error[RELAY_KAFKA_TEXT];
+	bool		ok = resource != NULL && options != NULL;
+
+	if (ok)
+	{
+		rd_kafka_AdminOptions_set_request_timeout(options, ASK_MSEC, error, sizeof(error));
+		rd_kafka_AdminOptions_set_opaque(options, (void *) (intptr_t) number);
+		rd_kafka_DescribeConfigs(kafka->rk, &resource, 1, options, kafka->queue);
+	}
+	if (options != NULL)
+		rd_kafka_AdminOptions_destroy(options);
+	if (resource != NULL)
+		rd_kafka_ConfigResource_destroy(resource);
+	return ok;
+}
+
+/* ---- what the library has to say ---- */
 
 static void
 fill_report(const rd_kafka_message_t *message, RelayKafkaEvent *event)
@@ -216,8 +427,11 @@ fill_report(const rd_kafka_message_t *message, RelayKafkaEvent *event)
 	event->partition = message->partition;
 	event->offset = message->offset >= 0 ? message->offset : -1;
 	if (!event->persisted)
+	{
+		event->class = relay_error_class(rd_kafka_err2name(message->err));
 		snprintf(event->text, sizeof(event->text), "topic \"%s\": %s",
 				 rd_kafka_topic_name(message->rkt), rd_kafka_err2str(message->err));
+	}
 }
 
 static void
@@ -247,11 +461,32 @@ fill_log(rd_kafka_event_t *from, RelayKafkaEvent *event)
 		snprintf(event->text, sizeof(event->text), "%s: %s", facility, text);
 }
 
-/*
- * Takes the next thing that the library has to say; false: nothing more.  The
- * pipe tells of a queue that was empty and no longer is, so it is emptied
- * before the queue is, and the queue to the end.
- */
+static void
+fill_limit(rd_kafka_event_t *from, RelayKafkaEvent *event)
+{
+	const rd_kafka_DescribeConfigs_result_t *result = rd_kafka_event_DescribeConfigs_result(from);
+	const rd_kafka_ConfigResource_t **resources;
+	const rd_kafka_ConfigEntry_t **entries;
+	size_t		n = 0;
+
+	event->kind = RELAY_KAFKA_LIMIT;
+	event->topic = (int) (intptr_t) rd_kafka_event_opaque(from);
+	event->limit = 0;
+	resources = rd_kafka_DescribeConfigs_result_resources(result, &n);
+	if (rd_kafka_event_error(from) != RD_KAFKA_RESP_ERR_NO_ERROR || n != 1 ||
+		rd_kafka_ConfigResource_error(resources[0]) != RD_KAFKA_RESP_ERR_NO_ERROR)
+		return;
+	entries = rd_kafka_ConfigResource_configs(resources[0], &n);
+	for (size_t i = 0; i < n; i++)
+	{
+		const char *value = rd_kafka_ConfigEntry_value(entries[i]);
+
+		if (value != NULL && strcmp(rd_kafka_ConfigEntry_name(entries[i]), "max.message.bytes") == 0)
+			event->limit = (uint32_t) strtoul(value, NULL, 10);
+	}
+}
+
+/* Takes the next thing that the library has to say; false: nothing more. */
 bool
 relay_kafka_next(RelayKafka *kafka, RelayKafkaEvent *event)
 {
@@ -275,26 +510,22 @@ relay_kafka_next(RelayKafka *kafka, RelayKafkaEvent *event)
 
 		from = rd_kafka_queue_poll(kafka->queue, 0);
 		if (from == NULL)
+			return false;
+		switch (rd_kafka_event_type(from))
 		{
-			char		junk[256];
-			bool		woken = false;
-
-			while (read(kafka->pipe[0], junk, sizeof(junk)) > 0)
-				woken = true;
-			if (!woken)
-				return false;
-			continue;			/* look again, now that the pipe is empty */
+			case RD_KAFKA_EVENT_DR:
+				kafka->reports = from;
+				continue;
+			case RD_KAFKA_EVENT_ERROR:
+				fill_error(kafka, from, event);
+				break;
+			case RD_KAFKA_EVENT_DESCRIBECONFIGS_RESULT:
+				fill_limit(from, event);
+				break;
+			default:
+				fill_log(from, event);
+				break;
 		}
-
-		if (rd_kafka_event_type(from) == RD_KAFKA_EVENT_DR)
-		{
-			kafka->reports = from;
-			continue;
-		}
-		if (rd_kafka_event_type(from) == RD_KAFKA_EVENT_ERROR)
-			fill_error(kafka, from, event);
-		else
-			fill_log(from, event);
 		rd_kafka_event_destroy(from);
 		return true;
 	}

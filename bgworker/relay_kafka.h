@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * relay_kafka.h
- *		The Kafka producer, without a trace of its library.
+ *		Kafka producers, without a trace of their library.
  *
  * Nothing here blocks, raises an error or calls back: what the library has to
  * say is fetched with relay_kafka_next in the worker's own thread.
@@ -15,23 +15,34 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "relay_errors.h"
 #include "relay_record.h"
 
 #define RELAY_KAFKA_TEXT	256
 
 typedef struct RelayKafka RelayKafka;
 
+/* how a producer is made */
+typedef struct RelayKafkaOptions
+{
+	const char *brokers;
+	const char *client_id;
+	bool		alone;			/* a record to a batch; a refused one does not end it */
+	uint32_t	batch_bytes;
+} RelayKafkaOptions;
+
 /* what became of a record that was to be produced */
 typedef enum RelayTake
 {
 	RELAY_TAKEN,				/* a report will come */
 	RELAY_QUEUE_FULL,			/* not now */
-	RELAY_REFUSED				/* it can't be sent; no report will come */
+	RELAY_NOT_SENT				/* it can't be sent; no report will come */
 } RelayTake;
 
 typedef enum RelayKafkaEventKind
 {
 	RELAY_KAFKA_REPORT,			/* of one record */
+	RELAY_KAFKA_LIMIT,			/* answer to relay_kafka_ask_limit */
 	RELAY_KAFKA_OUTAGE,			/* no broker answers */
 	RELAY_KAFKA_ERROR,			/* something else went wrong; the library goes on */
 	RELAY_KAFKA_FATAL,			/* the producer is of no more use */
@@ -45,19 +56,29 @@ typedef struct RelayKafkaEvent
 	/* report */
 	uint64_t	ticket;
 	bool		persisted;		/* Kafka has stored the record, surely */
+	RelayClass	class;			/* unless it has */
 	int32_t		partition;
 	int64_t		offset;			/* -1: not told */
+
+	/* answer */
+	int			topic;			/* number that was given with the question */
+	uint32_t	limit;			/* max.message.bytes of the topic; 0: not learned */
 
 	/* all kinds: empty when there is no error */
 	char		text[RELAY_KAFKA_TEXT];
 } RelayKafkaEvent;
 
 extern const char *relay_kafka_version(void);
-extern RelayKafka *relay_kafka_open(const char *brokers, const char *client_id,
-									char *error, size_t error_size);
-extern int	relay_kafka_wakeup_fd(const RelayKafka *kafka);
-extern RelayTake relay_kafka_produce(RelayKafka *kafka, const RelayRecord *record,
-									 uint64_t ticket, char *error, size_t error_size);
+extern int	relay_kafka_wakeup_fd(void);
+extern void relay_kafka_clear_wakeup(void);
+extern RelayKafka *relay_kafka_open(const RelayKafkaOptions *options, char *error, size_t error_size);
+extern void relay_kafka_close(RelayKafka *kafka);
+extern RelayTake relay_kafka_produce(RelayKafka *kafka, const RelayRecord *record, int32_t partition,
+									 uint64_t ticket, RelayClass *class, char *error, size_t error_size);
+extern int32_t relay_kafka_partitions(RelayKafka *kafka, const char *topic);
+extern int32_t relay_kafka_partition(RelayBytes key, int32_t partitions);
+extern void relay_kafka_purge(RelayKafka *kafka, bool in_flight_too);
+extern bool relay_kafka_ask_limit(RelayKafka *kafka, const char *topic, int number);
 extern bool relay_kafka_next(RelayKafka *kafka, RelayKafkaEvent *event);
 
 #endif							/* RELAY_KAFKA_H */

@@ -21,6 +21,7 @@
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "pgstat.h"
+#include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
@@ -29,6 +30,7 @@
 #include "compat.h"
 #include "idem_shared.h"
 #include "relay_convert.h"
+#include "relay_names.h"
 #include "relay_outbox.h"
 
 /* after so many transactions the log is flushed as far as it is written */
@@ -192,6 +194,29 @@ typedef struct Reading
 	int			nrows;
 } Reading;
 
+/* Makes a row of the rules and a Kafka record. */
+static void
+take_row(Reading *reading, const Datum *values, const bool *nulls, RelayRecord *record)
+{
+	ItemPointer tid = (ItemPointer) DatumGetPointer(values[COL_CTID]);
+
+	/* all that is known of the row, before anything can fail */
+	current_row.leaf = reading->read->leaf;
+	current_row.seq = DatumGetInt64(values[COL_SEQ]);
+	current_row.block = ItemPointerGetBlockNumber(tid);
+	current_row.offset = ItemPointerGetOffsetNumber(tid);
+	memcpy(current_row.event_id, DatumGetUUIDP(values[COL_EVENT_ID])->data, sizeof(current_row.event_id));
+	current_row.attempts = DatumGetInt32(values[COL_ATTEMPTS]);
+	current_row.bytes = RELAY_ROW_OVERHEAD;
+	current_row.partition = RELAY_ANY_PARTITION;
+	record->topic = TextDatumGetCString(values[COL_TOPIC]);
+	current_row.topic = relay_names_number(record->topic);
+	current_row.key = relay_names_key(record->topic, values[COL_PARTITION_KEY], nulls[COL_PARTITION_KEY]);
+
+	relay_convert(values, nulls, reading->source, reading->now, record);
+	current_row.bytes = relay_record_bytes(record);
+}
+
 /* Takes a row of the executor; false: no more of them. */
 static bool
 receive_row(TupleTableSlot *slot, DestReceiver *receiver)
@@ -199,7 +224,6 @@ receive_row(TupleTableSlot *slot, DestReceiver *receiver)
 	Reading    *reading = (Reading *) receiver;
 	const Datum *values;
 	MemoryContext old_context;
-	ItemPointer tid;
 	RelayRecord record;
 	bool		more;
 
@@ -209,17 +233,8 @@ receive_row(TupleTableSlot *slot, DestReceiver *receiver)
 	flush_commit(DatumGetTransactionId(values[COL_XMIN]));
 	if (reading->nrows++ == 0)
 		IDEM_TEST_POINT("relay-read");
-	tid = (ItemPointer) DatumGetPointer(values[COL_CTID]);
-
-	current_row.leaf = reading->read->leaf;
-	current_row.seq = DatumGetInt64(values[COL_SEQ]);
-	current_row.block = ItemPointerGetBlockNumber(tid);
-	current_row.offset = ItemPointerGetOffsetNumber(tid);
-	memcpy(current_row.event_id, DatumGetUUIDP(values[COL_EVENT_ID])->data, sizeof(current_row.event_id));
-
 	old_context = MemoryContextSwitchTo(reading->row_context);
-	relay_convert(values, slot->tts_isnull, reading->source, reading->now, &record);
-	current_row.bytes = relay_record_bytes(&record);
+	take_row(reading, values, slot->tts_isnull, &record);
 	more = reading->sink(reading->arg, &current_row, &record);
 	MemoryContextSwitchTo(old_context);
 	MemoryContextReset(reading->row_context);

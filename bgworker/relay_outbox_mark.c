@@ -219,7 +219,12 @@ mark_at_places(Relation rel, const RelayEntry **entries, int n)
 		if (fetch_row(&leaf, entries[i]))
 			update_row(&leaf, entries[i]);
 		else
-			entries[moved++] = entries[i];
+		{
+			const RelayEntry *entry = entries[i];
+
+			entries[i] = entries[moved];
+			entries[moved++] = entry;
+		}
 	}
 	end_leaf(&leaf);
 	return n - moved;

@@ -1,185 +1,106 @@
 /*-------------------------------------------------------------------------
  *
  * relay_rules.c
- *		The rules of the relay: what to read, hand to Kafka, mark, and when.
+ *		The relay's rules: what to read, and what of it may go.
  *
  *-------------------------------------------------------------------------
  */
-#include "relay_rules.h"
+#include "relay_state.h"
 
 #include <string.h>
 
-#define USEC_PER_SEC		INT64_C(1000000)
+/* rows without a key that follow each other into one partition */
+#define SPREAD_ROWS			100
 
-/* pause before failed rows are tried again; doubles, and starts over in time */
-#define BACKOFF_MIN			USEC_PER_SEC
-#define BACKOFF_MAX			(60 * USEC_PER_SEC)
-#define BACKOFF_FORGET		(3 * BACKOFF_MAX)
-
-/* pause after an error of the database */
-#define DATABASE_PAUSE		USEC_PER_SEC
-
-/* pause while the client library takes no more */
-#define QUEUE_PAUSE			(USEC_PER_SEC / 100)
-
-#define NONE				(-1)
-#define NOT_DUE				INT64_MAX
-
-/*
- * ---- entries: the rows on their way, found by (leaf, seq, event id) ----
- *
- * The event id belongs to it: after a TRUNCATE another row can have the same
- * seq while the old one is in flight.
- */
-
-static int *
-bucket_of(RelayRules *rules, int leaf, int64_t seq)
-{
-	uint64_t	hash = ((uint64_t) seq + (uint64_t) leaf * UINT64_C(0x1000003)) * UINT64_C(0x9e3779b97f4a7c15);
-
-	return &rules->bucket[hash >> 52];	/* the top 12 bits: RELAY_BUCKETS */
-}
-
-static bool
-same_row(const RelayRow *a, const RelayRow *b)
-{
-	return a->seq == b->seq && a->leaf == b->leaf &&
-		memcmp(a->event_id, b->event_id, sizeof(a->event_id)) == 0;
-}
-
-static int
-find_entry(RelayRules *rules, const RelayRow *row)
-{
-	int			i = *bucket_of(rules, row->leaf, row->seq);
-
-	while (i != NONE && !same_row(&rules->entry[i].row, row))
-		i = rules->entry[i].next;
-	return i;
-}
-
-static int
-add_entry(RelayRules *rules, const RelayRow *row)
-{
-	int			i = rules->free;
-	int		   *bucket = bucket_of(rules, row->leaf, row->seq);
-
-	rules->free = rules->entry[i].next;
-	rules->entry[i].row = *row;
-	rules->entry[i].state = RELAY_IN_FLIGHT;
-	rules->entry[i].next = *bucket;
-	*bucket = i;
-	rules->in_flight++;
-	rules->bytes += row->bytes;
-	return i;
-}
-
-static void
-free_entry(RelayRules *rules, int i)
-{
-	RelayEntry *entry = &rules->entry[i];
-	int		   *link = bucket_of(rules, entry->row.leaf, entry->row.seq);
-
-	while (*link != i)
-		link = &rules->entry[*link].next;
-	*link = entry->next;
-
-	if (entry->state == RELAY_IN_FLIGHT)
-		rules->in_flight--;
-	else
-	{
-		rules->acknowledged--;
-		rules->leaf[entry->row.leaf].acknowledged--;
-	}
-	rules->bytes -= entry->row.bytes;
-	entry->state = RELAY_FREE;
-	entry->next = rules->free;
-	rules->free = i;
-}
-
-/*
- * A ticket goes with the row through the client library.  It names the entry,
- * and the generation keeps a late report from hitting another row.
- */
-static uint64_t
-ticket_of(const RelayRules *rules, int i)
-{
-	return ((uint64_t) rules->generation << 32) | (uint32_t) i;
-}
-
-/* The entry of a ticket, NONE when it was forgotten meanwhile. */
-static int
-entry_of(const RelayRules *rules, uint64_t ticket)
-{
-	int			i = (int) (ticket & UINT32_MAX);
-
-	if ((uint32_t) (ticket >> 32) != rules->generation ||
-		i >= RELAY_WINDOW_ROWS || rules->entry[i].state != RELAY_IN_FLIGHT)
-		return NONE;
-	return i;
-}
-
-/* ---- positions ---- */
-
-static int64_t
-later(int64_t a, int64_t b)
-{
-	return a > b ? a : b;
-}
-
-static void
-lower_position(RelayLeaf *leaf, int64_t seq)
-{
-	if (leaf->state == RELAY_LEAF_CLEAN || seq < leaf->position)
-		leaf->position = seq;
-	if (leaf->state == RELAY_LEAF_CLEAN)
-		leaf->state = RELAY_LEAF_DIRTY;
-}
+/* ---- beginning ---- */
 
 /* Starts with nothing known: every leaf is to be looked at. */
 void
 relay_rules_init(RelayRules *rules)
 {
-	memset(rules, 0, sizeof(*rules));
+	rules->window_rows = RELAY_WINDOW_ROWS;
+	rules->window_bytes = RELAY_WINDOW_BYTES;
+	rules->stuck_after = 60 * USEC_PER_SEC;
+	rules->max_keys = RELAY_KEYS;
+	rules->generation = 1;
+	rules->stream = RELAY_STREAM_OPEN;
+	rules->batch_bytes = RELAY_BATCH_BYTES;
+	rules->next_batch_bytes = RELAY_BATCH_BYTES;
+	rules->stored_since = false;
+	rules->rebuild_backoff = 0;
+	rules->probe_broken = false;
+	memset(&rules->counts, 0, sizeof(rules->counts));
+	for (int t = 0; t < rules->ntopics; t++)
+		memset(&rules->topic[t], 0, sizeof(rules->topic[t]));
+	rules->ntopics = 0;
+	for (int i = 0; i < RELAY_BUCKETS; i++)
+		rules->partition_bucket[i] = NONE;
+	rules->used_partitions = 0;
 	relay_rules_forget(rules);
 }
 
+static void
+forget_topic(RelayTopic *topic)
+{
+	topic->state = RELAY_TOPIC_OPEN;
+	topic->behind.any = false;
+	topic->in_flight = 0;
+	topic->bytes = 0;
+	topic->probe_sent = false;
+	topic->asked = false;
+	topic->backoff = BACKOFF_MIN;
+}
+
 /*
- * Forgets the rows on their way, and looks at every leaf again: the tables are
- * others than before.  Reports of forgotten rows are ignored.
+ * Forgets the rows on their way and those that are held, and looks at every leaf
+ * again: the tables are others than before.  Reports of forgotten rows are
+ * ignored.
  */
 void
 relay_rules_forget(RelayRules *rules)
 {
-	int			i;
-
-	for (i = 0; i < RELAY_BUCKETS; i++)
+	for (int i = 0; i < RELAY_BUCKETS; i++)
 		rules->bucket[i] = NONE;
-	for (i = 0; i < RELAY_WINDOW_ROWS; i++)
-	{
+	for (int i = 0; i < rules->used_entries; i++)
 		rules->entry[i].state = RELAY_FREE;
-		rules->entry[i].next = i + 1 < RELAY_WINDOW_ROWS ? i + 1 : NONE;
-	}
-	rules->free = 0;
-	rules->generation++;
-	rules->in_flight = 0;
-	rules->acknowledged = 0;
+	rules->free = NONE;
+	rules->used_entries = 0;
+	rules->in_flight = rules->waiting = rules->acknowledged = rules->refused = 0;
+	rules->stream_in_flight = 0;
 	rules->bytes = 0;
-	rules->mark_not_before = 0;
-	rules->mark_failed = false;
-	rules->read_not_before = 0;
-	rules->read_failed = false;
-	rules->rows_failed = false;
-	rules->retry_at = NOT_DUE;
-	rules->backoff = BACKOFF_MIN;
-	for (i = 0; i < RELAY_LEAVES; i++)
+	relay_keys_init(rules);
+	for (int t = 0; t < rules->ntopics; t++)
+		forget_topic(&rules->topic[t]);
+	rules->counts.stopped_topics = 0;
+	for (int p = 0; p < rules->used_partitions; p++)
 	{
-		rules->leaf[i].acknowledged = 0;
-		rules->leaf[i].has_failed = false;
+		RelayPartition *partition = &rules->partition[p];
+
+		partition->in_flight = 0;
+		partition->bytes = 0;
+		partition->listed = false;
+		partition->behind.any = false;
+		relay_list_init(&partition->flight);
+	}
+	rules->nslow = 0;
+	rules->stored_place = rules->stuck_place = NONE;
+	rules->stuck_wait = rules->stuck_after;
+	rules->returned.any = false;
+	relay_list_init(&rules->unnoted);
+	rules->aside = 0;
+	rules->mark_not_before = rules->note_not_before = rules->read_not_before = 0;
+	rules->mark_failed = rules->read_failed = false;
+	for (int i = 0; i < RELAY_LEAVES; i++)
+	{
+		relay_list_init(&rules->leaf[i].acknowledged);
+		rules->leaf[i].nacknowledged = 0;
+		rules->leaf[i].chunk = RELAY_ENTRIES;
+		rules->leaf[i].lowered = false;
 	}
 	relay_rules_sweep(rules);
 }
 
-/* Looks at every leaf again, from its start. */
+/* Looks at every leaf again, from its start, and at the parked rows. */
 void
 relay_rules_sweep(RelayRules *rules)
 {
@@ -188,6 +109,7 @@ relay_rules_sweep(RelayRules *rules)
 		rules->leaf[i].state = RELAY_LEAF_UNREAD;
 		rules->leaf[i].position = RELAY_SEQ_MIN;
 	}
+	rules->holds_wanted = true;
 }
 
 /* There are no tables, so nothing to read before a commit tells of some. */
@@ -196,44 +118,41 @@ relay_rules_nothing(RelayRules *rules)
 {
 	for (int i = 0; i < RELAY_LEAVES; i++)
 		rules->leaf[i].state = RELAY_LEAF_CLEAN;
+	rules->holds_wanted = false;
 }
 
 /* A transaction committed unpublished rows of a leaf, seq the lowest of them. */
 void
 relay_rules_hint(RelayRules *rules, int leaf, int64_t seq)
 {
-	lower_position(&rules->leaf[leaf], seq);
+	relay_lower(rules, leaf, seq);
 }
 
-/* Reads the rows that failed again, if their pause is over. */
-static void
-retry_failed(RelayRules *rules, int64_t now)
-{
-	if (rules->retry_at > now)
-		return;
-	rules->retry_at = NOT_DUE;
-	for (int i = 0; i < RELAY_LEAVES; i++)
-	{
-		if (rules->leaf[i].has_failed)
-			lower_position(&rules->leaf[i], rules->leaf[i].failed);
-		rules->leaf[i].has_failed = false;
-	}
-}
-
-/* ---- reading ---- */
+/* ---- what to read ---- */
 
 static bool
 window_full(const RelayRules *rules)
 {
-	return rules->free == NONE || rules->bytes >= RELAY_WINDOW_BYTES;
+	return rules->in_flight + rules->acknowledged + rules->refused >= rules->window_rows ||
+		rules->bytes >= rules->window_bytes;
+}
+
+/* A unit of work begins that reads rows; call it before its snapshot is taken. */
+void
+relay_rules_begin(RelayRules *rules)
+{
+	rules->lowered_to = RELAY_SEQ_MAX;
 }
 
 /* Whether there is something to read now. */
 bool
-relay_rules_wants_read(RelayRules *rules, int64_t now)
+relay_rules_wants_read(const RelayRules *rules, int64_t now)
 {
-	retry_failed(rules, now);
-	if (rules->read_not_before > now || window_full(rules))
+	if (rules->read_not_before > now)
+		return false;
+	if (rules->holds_wanted)
+		return true;
+	if (rules->stream != RELAY_STREAM_OPEN || window_full(rules))
 		return false;
 	for (int i = 0; i < RELAY_LEAVES; i++)
 		if (rules->leaf[i].state != RELAY_LEAF_CLEAN)
@@ -250,7 +169,7 @@ relay_rules_wants_read(RelayRules *rules, int64_t now)
  * go out in the order of their seq.
  */
 bool
-relay_rules_next_read(const RelayRules *rules, RelayRead *read)
+relay_rules_next_read(RelayRules *rules, RelayRead *read)
 {
 	int			lowest = NONE;
 
@@ -258,7 +177,8 @@ relay_rules_next_read(const RelayRules *rules, RelayRead *read)
 	{
 		if (rules->leaf[i].state == RELAY_LEAF_UNREAD)
 		{
-			*read = (RelayRead) {i, rules->leaf[i].position, RELAY_SEQ_MAX, 1, true};
+			*read = (RelayRead) {i, rules->leaf[i].position, RELAY_SEQ_MAX, 1, true, false, NONE, NONE};
+			rules->leaf[i].lowered = false;
 			return true;
 		}
 		if (rules->leaf[i].state == RELAY_LEAF_DIRTY &&
@@ -268,11 +188,12 @@ relay_rules_next_read(const RelayRules *rules, RelayRead *read)
 	if (lowest == NONE)
 		return false;
 
-	*read = (RelayRead) {lowest, rules->leaf[lowest].position, RELAY_SEQ_MAX, RELAY_READ_ROWS, false};
+	*read = (RelayRead) {lowest, rules->leaf[lowest].position, RELAY_SEQ_MAX, RELAY_READ_ROWS, false, false, NONE, NONE};
 	for (int i = 0; i < RELAY_LEAVES; i++)
 		if (i != lowest && rules->leaf[i].state == RELAY_LEAF_DIRTY &&
 			rules->leaf[i].position <= read->upto)
-			read->upto = later(rules->leaf[i].position - 1, read->from);
+			read->upto = rules->leaf[i].position - 1 > read->from ? rules->leaf[i].position - 1 : read->from;
+	rules->leaf[lowest].lowered = false;
 	return true;
 }
 
@@ -282,47 +203,28 @@ relay_rules_next_read(const RelayRules *rules, RelayRead *read)
  * for the transaction may take long to become visible.
  */
 bool
-relay_rules_late_read(const RelayRules *rules, int leaf, int64_t seq, RelayRead *read)
+relay_rules_late_read(RelayRules *rules, int leaf, int64_t seq, RelayRead *read)
 {
 	const RelayLeaf *l = &rules->leaf[leaf];
 
 	if (l->state != RELAY_LEAF_CLEAN && l->position <= seq)
 		return false;
 	*read = (RelayRead) {leaf, seq, l->state != RELAY_LEAF_CLEAN ? l->position - 1 : RELAY_SEQ_MAX,
-	RELAY_READ_ROWS, false};
+	RELAY_READ_ROWS, false, false, NONE, NONE};
 	return true;
-}
-
-/* What to do with a row just read; a ticket for it when it is to be produced. */
-RelayVerdict
-relay_rules_row(RelayRules *rules, const RelayRow *row, uint64_t *ticket)
-{
-	if (find_entry(rules, row) != NONE)
-		return RELAY_SKIP;
-	if (window_full(rules))
-		return RELAY_FULL;
-	*ticket = ticket_of(rules, add_entry(rules, row));
-	return RELAY_PRODUCE;
-}
-
-/* The client library's queue is full: the row is read again after a pause. */
-void
-relay_rules_not_taken(RelayRules *rules, uint64_t ticket, int64_t now)
-{
-	int			i = entry_of(rules, ticket);
-
-	if (i != NONE)
-		free_entry(rules, i);
-	rules->read_not_before = now + QUEUE_PAUSE;
 }
 
 /* A look at a leaf is done: whether it has an unpublished row, and the first. */
 void
 relay_rules_peeked(RelayRules *rules, const RelayRead *read, bool found, int64_t seq)
 {
+	RelayLeaf  *leaf = &rules->leaf[read->leaf];
+
 	rules->read_failed = false;
-	rules->leaf[read->leaf].state = found ? RELAY_LEAF_DIRTY : RELAY_LEAF_CLEAN;
-	rules->leaf[read->leaf].position = seq;
+	leaf->state = found ? RELAY_LEAF_DIRTY : RELAY_LEAF_CLEAN;
+	leaf->position = seq;
+	if (leaf->lowered)
+		relay_lower(rules, read->leaf, leaf->lowered_to);
 }
 
 /*
@@ -345,6 +247,8 @@ relay_rules_read_done(RelayRules *rules, const RelayRead *read, bool complete, i
 		leaf->state = RELAY_LEAF_UNREAD;
 		leaf->position = read->upto + 1;
 	}
+	if (leaf->lowered)
+		relay_lower(rules, read->leaf, leaf->lowered_to);
 }
 
 /* A read raised an error: pause. */
@@ -355,160 +259,279 @@ relay_rules_read_failed(RelayRules *rules, int64_t now)
 	rules->read_not_before = now + DATABASE_PAUSE;
 }
 
-/* ---- reports ---- */
+/* ---- what to do with a row ---- */
 
-/* Kafka has stored the row. */
-void
-relay_rules_persisted(RelayRules *rules, uint64_t ticket, int32_t partition,
-					  int64_t kafka_offset, int64_t now)
+/* The partition for a row without a key: each in its turn, if it moves. */
+static int32_t
+spread(RelayRules *rules, int topic, int64_t now)
 {
-	int			i = entry_of(rules, ticket);
+	RelayTopic *t = &rules->topic[topic];
 
-	if (i == NONE)
-		return;
-	rules->entry[i].state = RELAY_ACKNOWLEDGED;
-	rules->entry[i].partition = partition;
-	rules->entry[i].kafka_offset = kafka_offset;
-	if (rules->acknowledged == 0)
-		rules->acknowledged_since = now;
-	rules->in_flight--;
-	rules->acknowledged++;
-	rules->leaf[rules->entry[i].row.leaf].acknowledged++;
-}
-
-/* Notes a row that is to be tried again, and when. */
-static void
-try_again(RelayRules *rules, int leaf, int64_t seq, int64_t now)
-{
-	RelayLeaf  *l = &rules->leaf[leaf];
-
-	if (!l->has_failed || seq < l->failed)
-		l->failed = seq;
-	l->has_failed = true;
-	rules->rows_failed = true;
-
-	if (now - rules->failed_at > BACKOFF_FORGET)
-		rules->backoff = BACKOFF_MIN;
-	rules->failed_at = now;
-	if (rules->retry_at == NOT_DUE)
+	if (t->partitions <= 0)
+		return RELAY_ANY_PARTITION;
+	for (int tries = 0; tries < 16; tries++)
 	{
-		rules->retry_at = now + rules->backoff;
-		rules->backoff = rules->backoff * 2 < BACKOFF_MAX ? rules->backoff * 2 : BACKOFF_MAX;
+		int			place;
+
+		if (t->spread_left <= 0 || t->spread >= t->partitions)
+		{
+			t->spread_left = SPREAD_ROWS;
+			if (++t->spread >= t->partitions)
+			{
+				/* once in a round the library chooses, and so tells how many there are */
+				t->spread = 0;
+				return RELAY_ANY_PARTITION;
+			}
+		}
+		place = relay_place(rules, topic, t->spread);
+		if (!rules->partition[place].behind.any && !relay_over_share(rules, place, now))
+			break;
+		t->spread_left = 0;
 	}
+	t->spread_left--;
+	return t->spread;
 }
 
-/* Kafka may not have stored the row: it stays unpublished and is sent again. */
-void
-relay_rules_failed(RelayRules *rules, uint64_t ticket, int64_t now)
+/* A row whose topic is probed: it is the one, or it is left behind. */
+static RelayVerdict
+send_alone(RelayRules *rules, const RelayRow *row, int k, int64_t now, uint64_t *ticket)
 {
-	int			i = entry_of(rules, ticket);
+	RelayTopic *topic = &rules->topic[row->topic];
+	int			i = relay_entry_add(rules, row, now);
 
-	if (i == NONE)
-		return;
-	try_again(rules, rules->entry[i].row.leaf, rules->entry[i].row.seq, now);
-	free_entry(rules, i);
+	relay_entry_send(rules, i, RELAY_PROBE, now);
+	if (topic->state == RELAY_TOPIC_STOPPED)
+		topic->state = RELAY_TOPIC_PROBING;
+	topic->probe_sent = topic->state == RELAY_TOPIC_PROBING;
+	if (k != NONE && relay_key_is_row(&rules->key[k], row))
+		rules->key[k].try_at = RELAY_NEVER;
+	*ticket = relay_ticket_of(rules, i);
+	return RELAY_ALONE;
 }
 
 /*
- * A row could not be made into a Kafka record: others go on, it is tried again.
- * The rows before it in the read were dealt with.
+ * Whether the row's key lets it go.  RELAY_PRODUCE: it does; RELAY_SKIP: it was
+ * left behind, or is tried alone in its time.
  */
-void
-relay_rules_row_failed(RelayRules *rules, const RelayRow *row, int64_t now)
+static RelayVerdict
+ask_key(RelayRules *rules, const RelayRow *row, int k)
 {
-	RelayLeaf  *leaf = &rules->leaf[row->leaf];
-	int			i = find_entry(rules, row);
+	RelayKey   *key = &rules->key[k];
 
-	if (i != NONE && rules->entry[i].state == RELAY_IN_FLIGHT)
-		free_entry(rules, i);	/* it never reached the client library */
-	if (leaf->state == RELAY_LEAF_DIRTY && leaf->position <= row->seq && row->seq < RELAY_SEQ_MAX)
-		leaf->position = row->seq + 1;
-	try_again(rules, row->leaf, row->seq, now);
+	if (key->state == RELAY_KEY_HELD && relay_key_is_row(key, row))
+	{
+		/* it is not parked any more: who knows which other rows are */
+		rules->holds_wanted = true;
+		relay_leave(&key->behind, row);
+		return RELAY_FULL;
+	}
+	if (key->state == RELAY_KEY_TRYING && relay_key_is_row(key, row))
+		return RELAY_SKIP;
+	if ((key->state != RELAY_KEY_OPEN && row->seq > key->seq) ||
+		(key->behind.any && row->seq >= key->behind.seq))
+	{
+		relay_leave(&key->behind, row);
+		return RELAY_SKIP;
+	}
+	return RELAY_PRODUCE;
 }
 
-/* ---- marks ---- */
-
-/* When acknowledged rows are to be marked. */
-static int64_t
-mark_at(const RelayRules *rules)
+/* Whether the row must be tried alone, for what is known of it. */
+static bool
+is_suspect(const RelayRules *rules, const RelayRow *row)
 {
-	int64_t		at = rules->acknowledged_since + RELAY_MARK_USEC;
+	uint32_t	limit = rules->topic[row->topic].limit;
 
-	if (rules->acknowledged == 0)
-		return NOT_DUE;
-	if (rules->acknowledged >= RELAY_MARK_ROWS || rules->in_flight == 0)
-		at = 0;
-	return at > rules->mark_not_before ? at : rules->mark_not_before;
+	return row->attempts > 0 || (limit > 0 && row->bytes - RELAY_ROW_OVERHEAD > limit);
 }
 
-bool
-relay_rules_mark_due(const RelayRules *rules, int64_t now)
+/* A row for which its key has no room now: it waits, or is left behind. */
+static RelayVerdict
+wait_or_leave(RelayRules *rules, const RelayRow *row, int k, int64_t now, uint64_t *ticket)
 {
-	return mark_at(rules) <= now;
+	RelayKey   *key = &rules->key[k];
+	int			i;
+
+	if (rules->waiting >= RELAY_WAITING_ROWS || key->nwaiting >= RELAY_WAITING_OF_KEY)
+	{
+		relay_leave(&key->behind, row);
+		return RELAY_SKIP;
+	}
+	i = relay_entry_add(rules, row, now);
+	*ticket = relay_ticket_of(rules, i);
+	relay_key_wait(rules, k, i);
+	return RELAY_WAIT;
 }
 
-/* The acknowledged rows of a leaf; entries has room for RELAY_WINDOW_ROWS. */
-int
-relay_rules_to_mark(const RelayRules *rules, int leaf, const RelayEntry **entries)
+/* A row that is read to be sent alone. */
+static RelayVerdict
+row_alone(RelayRules *rules, const RelayRead *read, const RelayRow *row, int64_t now, uint64_t *ticket)
 {
-	int			n = 0;
+	int			k = relay_key_find(rules, row);
 
-	for (int i = 0; i < RELAY_WINDOW_ROWS && n < rules->leaf[leaf].acknowledged; i++)
-		if (rules->entry[i].state == RELAY_ACKNOWLEDGED && rules->entry[i].row.leaf == leaf)
-			entries[n++] = &rules->entry[i];
-	return n;
+	if (read->key != NONE)
+	{
+		if (k != read->key || !relay_key_is_row(&rules->key[k], row))
+			return RELAY_SKIP;	/* another row took its place */
+		if (!relay_key_may_try(rules, &rules->key[k], now))
+		{
+			rules->key[k].try_at = now + BACKOFF_MIN;
+			return RELAY_SKIP;
+		}
+		return send_alone(rules, row, k, now, ticket);
+	}
+	if (row->topic != read->topic || rules->topic[row->topic].state != RELAY_TOPIC_STOPPED)
+		return RELAY_SKIP;
+	if (k != NONE && (rules->key[k].state != RELAY_KEY_OPEN || rules->key[k].behind.any))
+		return RELAY_SKIP;		/* it can't be the probe */
+	if (is_suspect(rules, row))
+		return RELAY_SKIP;
+	return send_alone(rules, row, k, now, ticket);
 }
 
-/* The acknowledged rows of a leaf are marked, and the marks committed. */
-void
-relay_rules_marked(RelayRules *rules, int leaf)
+/*
+ * What to do with a row just read, and a ticket for it unless it is skipped.
+ * For a row without a key, the partition is chosen here.
+ */
+RelayVerdict
+relay_rules_row(RelayRules *rules, const RelayRead *read, RelayRow *row, int64_t now, uint64_t *ticket)
 {
-	for (int i = 0; i < RELAY_WINDOW_ROWS && rules->leaf[leaf].acknowledged > 0; i++)
-		if (rules->entry[i].state == RELAY_ACKNOWLEDGED && rules->entry[i].row.leaf == leaf)
-			free_entry(rules, i);
-	rules->mark_failed = false;
-}
+	RelayTopic *topic = &rules->topic[row->topic];
+	RelayVerdict verdict;
+	int			place;
+	int			k;
+	int			i;
 
-/* Marking raised an error: the acknowledgements are kept, and tried later. */
-void
-relay_rules_mark_failed(RelayRules *rules, int64_t now)
-{
-	rules->mark_failed = true;
-	rules->mark_not_before = now + DATABASE_PAUSE;
+	if (relay_entry_find(rules, row) != NONE)
+		return RELAY_SKIP;
+	if (read->alone)
+		return row_alone(rules, read, row, now, ticket);
+	if (rules->stream != RELAY_STREAM_OPEN || rules->holds_wanted || window_full(rules))
+		return RELAY_FULL;
+	if (rules->lowered_to <= row->seq)
+		return RELAY_FULL;		/* rows before it were let go meanwhile: they come first */
+	if (topic->state != RELAY_TOPIC_OPEN &&
+		!(topic->state == RELAY_TOPIC_PROBING && !topic->probe_sent && topic->in_flight == 0))
+	{
+		relay_leave(&topic->behind, row);
+		return RELAY_SKIP;
+	}
+
+	if (row->key == 0)
+		row->partition = spread(rules, row->topic, now);
+	place = relay_place(rules, row->topic, row->partition);
+	if (rules->partition[place].behind.any)
+	{
+		relay_leave_at(rules, place, row);
+		return RELAY_SKIP;
+	}
+
+	k = relay_key_find(rules, row);
+	if (k != NONE)
+	{
+		verdict = ask_key(rules, row, k);
+		if (verdict != RELAY_PRODUCE)
+			return verdict;
+	}
+	if (is_suspect(rules, row))
+	{
+		relay_key_try(rules, row, now);
+		return RELAY_SKIP;		/* read again when it may go */
+	}
+	if (topic->state == RELAY_TOPIC_PROBING)
+		return send_alone(rules, row, k, now, ticket);
+
+	if ((row->key != 0 && !relay_confirmed(rules, place, now) && rules->partition[place].in_flight > 0) ||
+		relay_over_share(rules, place, now))
+	{
+		relay_leave_at(rules, place, row);
+		return RELAY_SKIP;
+	}
+	if (row->key != 0)
+	{
+		k = relay_key_add(rules, row);
+		if (k == NONE)
+		{
+			relay_topic_crowd(rules, row);
+			return RELAY_SKIP;
+		}
+		if (topic->max_in_flight_per_key > 0 &&
+			(rules->key[k].nwaiting > 0 || rules->key[k].in_flight >= topic->max_in_flight_per_key))
+			return wait_or_leave(rules, row, k, now, ticket);
+	}
+	i = relay_entry_add(rules, row, now);
+	relay_entry_send(rules, i, RELAY_STREAM, now);
+	*ticket = relay_ticket_of(rules, i);
+	return RELAY_PRODUCE;
 }
 
 /* ---- waiting ---- */
 
-/* When something becomes due by itself; RELAY_SEQ_MAX: never. */
-int64_t
-relay_rules_wake_at(const RelayRules *rules)
+static int64_t
+earlier(int64_t a, int64_t b)
 {
-	int64_t		at = mark_at(rules);
-
-	if (rules->retry_at < at)
-		at = rules->retry_at;
-
-	/* a pause of reading matters only if there is something to read */
-	for (int i = 0; i < RELAY_LEAVES && !window_full(rules); i++)
-		if (rules->leaf[i].state != RELAY_LEAF_CLEAN && rules->read_not_before < at)
-			at = rules->read_not_before;
-	return at;
+	return a < b ? a : b;
 }
 
-static bool
-all_done(const RelayRules *rules)
+/* When rows that are tried alone, and topics that are probed, become due. */
+static int64_t
+alone_at(const RelayRules *rules, int64_t now)
 {
-	for (int i = 0; i < RELAY_LEAVES; i++)
-		if (rules->leaf[i].state != RELAY_LEAF_CLEAN)
-			return false;
-	return rules->in_flight == 0 && rules->retry_at == NOT_DUE;
+	int64_t		at = RELAY_NEVER;
+
+	if (rules->in_flight + rules->acknowledged + rules->refused >= rules->window_rows)
+		return at;
+	for (int k = rules->trying; k != NONE; k = rules->key[k].next_trying)
+		if (rules->key[k].try_at > now || relay_key_may_try(rules, &rules->key[k], now))
+			at = earlier(at, rules->key[k].try_at);
+	for (int t = 0; t < rules->ntopics && rules->counts.stopped_topics > 0; t++)
+	{
+		const RelayTopic *topic = &rules->topic[t];
+
+		if (topic->state == RELAY_TOPIC_STOPPED && topic->in_flight == 0 &&
+			(topic->probe_at > now || !topic->behind.any || relay_passed(rules, topic->behind.seq)))
+			at = earlier(at, topic->probe_at);
+	}
+	return at > rules->read_not_before ? at : rules->read_not_before;
+}
+
+static int64_t
+stream_at(const RelayRules *rules)
+{
+	switch (rules->stream)
+	{
+		case RELAY_STREAM_OPEN:
+			break;
+		case RELAY_STREAM_DRAINING:
+			return rules->give_up_at;
+		case RELAY_STREAM_PURGING:
+			return earlier(rules->purge_again, rules->give_up_at);
+		case RELAY_STREAM_CLOSED:
+			return rules->rebuild_at;
+	}
+	return RELAY_NEVER;
+}
+
+/* When something becomes due by itself; RELAY_NEVER: nothing does. */
+int64_t
+relay_rules_wake_at(const RelayRules *rules, int64_t now)
+{
+	int64_t		at = earlier(relay_mark_at(rules), stream_at(rules));
+
+	if (rules->unnoted.first != NONE)
+		at = earlier(at, rules->note_not_before);
+	at = earlier(at, alone_at(rules, now));
+	if (rules->in_flight > 0)
+		at = earlier(at, rules->look_at);
+	if (relay_rules_wants_read(rules, RELAY_NEVER))
+		at = earlier(at, rules->read_not_before);
+	return at;
 }
 
 /* Whether something was refused, and has not gone through since. */
 bool
-relay_rules_retrying(RelayRules *rules)
+relay_rules_retrying(const RelayRules *rules)
 {
-	if (rules->rows_failed && all_done(rules))
-		rules->rows_failed = false;
-	return rules->rows_failed || rules->mark_failed || rules->read_failed;
+	return rules->counts.trying_keys > 0 || rules->counts.stopped_topics > 0 ||
+		rules->mark_failed || rules->read_failed || rules->stream != RELAY_STREAM_OPEN;
 }

@@ -30,7 +30,7 @@ relay_note_error(RelayWorker *w, const char *text)
 static IdemRelayState
 current_state(RelayWorker *w)
 {
-	if (w->kafka == NULL)
+	if (w->brokers[0] == '\0')
 		return RELAY_NO_BROKERS;
 	if (!w->looked)
 		return w->slot->state;	/* starting */
@@ -80,11 +80,20 @@ void
 relay_publish_state(RelayWorker *w)
 {
 	IdemRelayState state = current_state(w);
+	const RelayCounts *counts = &w->rules.counts;
 	bool		changed = w->slot->state != state;
 
 	SpinLockAcquire(&w->slot->mutex);
 	w->slot->state = state;
 	w->slot->in_flight = w->rules.in_flight + w->rules.acknowledged;
+	w->slot->unmarked = w->rules.acknowledged;
+	w->slot->window_rows = w->rules.window_rows;
+	w->slot->trying_keys = counts->trying_keys;
+	w->slot->held_keys = counts->held_keys;
+	w->slot->stopped_topics = counts->stopped_topics;
+	w->slot->parked = counts->parked;
+	w->slot->rebuilds = counts->rebuilds;
+	w->slot->order_violations = counts->order_violations;
 	SpinLockRelease(&w->slot->mutex);
 	if (changed)
 		log_state(w, state);

@@ -975,7 +975,15 @@ CREATE FUNCTION idem.relay_state(
 	OUT failed bigint,
 	OUT last_published_at timestamptz,
 	OUT last_error text,
-	OUT last_error_at timestamptz)
+	OUT last_error_at timestamptz,
+	OUT unmarked bigint,
+	OUT window_rows bigint,
+	OUT trying_keys bigint,
+	OUT held_keys bigint,
+	OUT stopped_topics bigint,
+	OUT parked bigint,
+	OUT rebuilds bigint,
+	OUT order_violations bigint)
 	RETURNS record
 	AS 'MODULE_PATHNAME', 'relay_state'
 	LANGUAGE C VOLATILE PARALLEL SAFE;
@@ -998,6 +1006,14 @@ COMMENT ON COLUMN idem.relay_status.failed IS 'delivery reports with an error si
 COMMENT ON COLUMN idem.relay_status.last_published_at IS 'last mark';
 COMMENT ON COLUMN idem.relay_status.last_error IS 'last error of the worker or of Kafka';
 COMMENT ON COLUMN idem.relay_status.last_error_at IS 'when it happened';
+COMMENT ON COLUMN idem.relay_status.unmarked IS 'rows of in_flight that Kafka has acknowledged';
+COMMENT ON COLUMN idem.relay_status.window_rows IS 'in_flight never exceeds this; at most so many events are repeated after a crash';
+COMMENT ON COLUMN idem.relay_status.trying_keys IS 'keys of which a row was refused and is tried alone';
+COMMENT ON COLUMN idem.relay_status.held_keys IS 'keys that a parked row holds';
+COMMENT ON COLUMN idem.relay_status.stopped_topics IS 'topics that take nothing now and are tried again';
+COMMENT ON COLUMN idem.relay_status.parked IS 'rows parked since the worker started';
+COMMENT ON COLUMN idem.relay_status.rebuilds IS 'producers made anew since the worker started';
+COMMENT ON COLUMN idem.relay_status.order_violations IS 'rows stored behind a later one of their key, since the worker started; always 0';
 
 -- idem_relay_sweep() -> boolean
 --

@@ -144,6 +144,15 @@ hear_table(Datum arg, Oid relation)
 	idem_relay_wake(relay);
 }
 
+/* Whether this is the relay, which knows what it writes itself. */
+static bool
+am_relay(void)
+{
+	IdemRelay  *relay = idem_my_relay();
+
+	return relay != NULL && relay->pid == MyProcPid;
+}
+
 /* End of a transaction.  At COMMIT its rows are visible to new snapshots. */
 static void
 xact_callback(XactEvent event, void *arg)
@@ -151,6 +160,8 @@ xact_callback(XactEvent event, void *arg)
 	(void) arg;
 	if (noted_leaves == 0 && !noted_sweep && !noted_topics)
 		return;
+	if (am_relay())
+		noted_leaves = 0;
 	switch (event)
 	{
 		case XACT_EVENT_PRE_PREPARE:

@@ -19,7 +19,7 @@
 #include "idem_guc.h"
 #include "idem_shmem.h"
 
-#define NCOLUMNS	12
+#define NCOLUMNS	20
 
 /* The name of a worker's state, and what to do about it (NULL: nothing). */
 static const char *
@@ -102,6 +102,16 @@ worker_columns(const IdemRelay *relay, Datum *values, bool *nulls)
 	set_time(&values[9], &nulls[9], relay->last_published_at);
 	set_text(&values[10], &nulls[10], relay->last_error);
 	set_time(&values[11], &nulls[11], relay->last_error_at);
+	for (int i = 12; i < NCOLUMNS; i++)
+		nulls[i] = false;
+	values[12] = Int64GetDatum(relay->unmarked);
+	values[13] = Int64GetDatum(relay->window_rows);
+	values[14] = Int64GetDatum(relay->trying_keys);
+	values[15] = Int64GetDatum(relay->held_keys);
+	values[16] = Int64GetDatum(relay->stopped_topics);
+	values[17] = Int64GetDatum(relay->parked);
+	values[18] = Int64GetDatum(relay->rebuilds);
+	values[19] = Int64GetDatum(relay->order_violations);
 }
 
 /*

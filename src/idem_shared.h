@@ -76,6 +76,14 @@ typedef struct IdemRelay
 	IdemRelayState state;
 	TimestampTz started_at;
 	int64		in_flight;		/* rows handed to Kafka and not yet marked */
+	int64		unmarked;		/* of them: acknowledged */
+	int64		window_rows;	/* in_flight never exceeds this */
+	int64		held_keys;
+	int64		trying_keys;	/* keys of which a row is tried alone */
+	int64		stopped_topics;
+	int64		parked;			/* rows parked since the worker started */
+	int64		rebuilds;		/* producers made anew since the worker started */
+	int64		order_violations;	/* since the worker started */
 	int64		published;		/* rows marked since the server started */
 	int64		failed;			/* reports with an error since the server started */
 	TimestampTz last_published_at;	/* 0: never */

@@ -1,0 +1,587 @@
+/*-------------------------------------------------------------------------
+ *
+ * relay_keys.c
+ *		The relay's rules: the order of a key's rows, and what holds it up.
+ *
+ * A key is remembered while rows of it are on their way, wait, or are held up.
+ * Row n + 1 of a key never passes row n: while n is tried alone, or is parked
+ * and its topic blocks, all later rows are left behind with the key.
+ *
+ * A row without a key holds up nothing; when it is tried alone it has a key of
+ * its own, made of its event id.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "relay_state.h"
+
+#include <string.h>
+
+/* ---- the table of keys ---- */
+
+/* Forgets all keys. */
+void
+relay_keys_init(RelayRules *rules)
+{
+	for (int i = 0; i < RELAY_BUCKETS; i++)
+		rules->key_bucket[i] = NONE;
+	for (int k = 0; k < rules->used_keys; k++)
+		rules->key[k].queued = false;
+	rules->free_key = NONE;
+	rules->used_keys = 0;
+	rules->nkeys = 0;
+	rules->trying = NONE;
+	rules->first_ready = 0;
+	rules->nready = 0;
+	rules->counts.held_keys = 0;
+	rules->counts.trying_keys = 0;
+}
+
+/* The hash by which the key of a row is known. */
+static uint64_t
+hash_of(const RelayRow *row)
+{
+	uint64_t	hash;
+
+	if (row->key != 0)
+		return row->key;
+	memcpy(&hash, row->event_id + 8, sizeof(hash));
+	hash ^= (uint64_t) row->seq * UINT64_C(0x9e3779b97f4a7c15);
+	return hash != 0 ? hash : 1;
+}
+
+static int *
+bucket_of(RelayRules *rules, uint64_t hash)
+{
+	return &rules->key_bucket[(hash ^ (hash >> 32)) & (RELAY_BUCKETS - 1)];
+}
+
+/* The key of a row; NONE when nothing is known of it. */
+int
+relay_key_find(const RelayRules *rules, const RelayRow *row)
+{
+	uint64_t	hash;
+	int			k;
+
+	if (row->key == 0 && rules->trying == NONE)
+		return NONE;
+	hash = hash_of(row);
+	k = *bucket_of((RelayRules *) rules, hash);
+	while (k != NONE && rules->key[k].hash != hash)
+		k = rules->key[k].next_in_bucket;
+	return k;
+}
+
+/* The same, and begins to know it; NONE: there is no room. */
+int
+relay_key_add(RelayRules *rules, const RelayRow *row)
+{
+	int			k = relay_key_find(rules, row);
+	RelayKey   *key;
+	bool		queued = false;
+	int		   *bucket;
+
+	if (k != NONE || rules->nkeys >= rules->max_keys)
+		return k;
+	k = rules->free_key;
+	if (k != NONE)
+	{
+		rules->free_key = rules->key[k].next_in_bucket;
+		queued = rules->key[k].queued;
+	}
+	else
+		k = rules->used_keys++;
+	rules->nkeys++;
+
+	key = &rules->key[k];
+	memset(key, 0, sizeof(*key));
+	key->hash = hash_of(row);
+	key->topic = row->topic;
+	key->queued = queued;
+	relay_list_init(&key->waiting);
+	bucket = bucket_of(rules, key->hash);
+	key->next_in_bucket = *bucket;
+	*bucket = k;
+	return k;
+}
+
+/* Forgets a key of which nothing is left to be known. */
+void
+relay_key_rest(RelayRules *rules, int k)
+{
+	RelayKey   *key = &rules->key[k];
+	int		   *link;
+
+	if (key->state != RELAY_KEY_OPEN || key->in_flight > 0 || key->nwaiting > 0 ||
+		key->behind.any || key->came_back)
+		return;
+	link = bucket_of(rules, key->hash);
+	while (*link != k)
+		link = &rules->key[*link].next_in_bucket;
+	*link = key->next_in_bucket;
+	key->next_in_bucket = rules->free_key;
+	rules->free_key = k;
+	rules->nkeys--;
+}
+
+/* ---- rows that wait for another one of their key ---- */
+
+/* Puts a row among those that wait, by seq. */
+void
+relay_key_wait(RelayRules *rules, int k, int i)
+{
+	RelayKey   *key = &rules->key[k];
+	int			before = key->waiting.last;
+
+	rules->entry[i].state = RELAY_WAITING;
+	while (before != NONE && rules->entry[before].row.seq > rules->entry[i].row.seq)
+		before = rules->entry[before].previous;
+	if (before == key->waiting.last)
+		relay_list_append(rules, &key->waiting, i);
+	else
+	{
+		int			after = before == NONE ? key->waiting.first : rules->entry[before].next;
+
+		rules->entry[i].previous = before;
+		rules->entry[i].next = after;
+		rules->entry[after].previous = i;
+		if (before == NONE)
+			key->waiting.first = i;
+		else
+			rules->entry[before].next = i;
+	}
+	key->nwaiting++;
+	rules->waiting++;
+	relay_key_ready(rules, k);
+}
+
+/* Leaves the rows of a key behind that wait. */
+void
+relay_key_drop_waiting(RelayRules *rules, int k, RelayBehind *behind)
+{
+	RelayKey   *key = &rules->key[k];
+
+	while (key->waiting.first != NONE)
+	{
+		int			i = key->waiting.first;
+
+		relay_leave(behind, &rules->entry[i].row);
+		relay_list_remove(rules, &key->waiting, i);
+		relay_entry_free(rules, i);
+		key->nwaiting--;
+		rules->waiting--;
+	}
+}
+
+static bool
+has_room(const RelayRules *rules, const RelayKey *key)
+{
+	int			most = rules->topic[key->topic].max_in_flight_per_key;
+
+	return most == 0 || key->in_flight < most;
+}
+
+/* Something of a key has come to an end: its next rows may go. */
+void
+relay_key_ready(RelayRules *rules, int k)
+{
+	RelayKey   *key = &rules->key[k];
+
+	if (key->state != RELAY_KEY_OPEN || !has_room(rules, key))
+		return;
+	if (key->nwaiting > 0)
+	{
+		if (!key->queued)
+			rules->ready[(rules->first_ready + rules->nready++) % RELAY_KEYS] = k;
+		key->queued = true;
+	}
+	else
+		relay_release(rules, &key->behind);
+}
+
+/*
+ * The next row of those that waited: the caller hands its record to the stream.
+ * False: none may go now.
+ */
+bool
+relay_rules_next_waiting(RelayRules *rules, uint64_t *ticket, int64_t now)
+{
+	while (rules->nready > 0 && rules->stream == RELAY_STREAM_OPEN &&
+		   rules->in_flight + rules->acknowledged + rules->refused < rules->window_rows)
+	{
+		int			k = rules->ready[rules->first_ready];
+		RelayKey   *key = &rules->key[k];
+		int			i;
+
+		rules->first_ready = (rules->first_ready + 1) % RELAY_KEYS;
+		rules->nready--;
+		key->queued = false;
+		if (key->state != RELAY_KEY_OPEN || key->nwaiting == 0 || !has_room(rules, key))
+			continue;
+		i = key->waiting.first;
+		relay_list_remove(rules, &key->waiting, i);
+		key->nwaiting--;
+		rules->waiting--;
+		relay_entry_send(rules, i, RELAY_STREAM, now);
+		relay_key_ready(rules, k);
+		*ticket = relay_ticket_of(rules, i);
+		return true;
+	}
+	return false;
+}
+
+/* ---- rows that are tried alone ---- */
+
+/* Whether this is the row that stops the others of its key. */
+bool
+relay_key_is_row(const RelayKey *key, const RelayRow *row)
+{
+	return key->state != RELAY_KEY_OPEN && key->seq == row->seq && key->leaf == row->leaf &&
+		memcmp(key->event_id, row->event_id, sizeof(key->event_id)) == 0;
+}
+
+static void
+stop_at(RelayKey *key, const RelayRow *row)
+{
+	key->seq = row->seq;
+	key->leaf = row->leaf;
+	memcpy(key->event_id, row->event_id, sizeof(key->event_id));
+}
+
+/*
+ * A row is to be tried alone, from a time on; later rows of its key wait for it.
+ * False: there is another one before it, or no room to remember it, and the row
+ * is left behind.
+ */
+bool
+relay_key_try(RelayRules *rules, const RelayRow *row, int64_t at)
+{
+	int			k = relay_key_add(rules, row);
+	RelayKey   *key;
+
+	if (k == NONE)
+	{
+		relay_topic_crowd(rules, row);
+		return false;
+	}
+	key = &rules->key[k];
+	if (key->state == RELAY_KEY_TRYING && !relay_key_is_row(key, row))
+	{
+		RelayRow	other = {.seq = key->seq,.leaf = key->leaf};
+
+		if (row->seq > key->seq || key->try_at == RELAY_NEVER)
+		{
+			relay_leave(&key->behind, row);
+			return false;
+		}
+		relay_leave(&key->behind, &other);
+	}
+	if (key->state != RELAY_KEY_TRYING)
+	{
+		key->was_held = key->state == RELAY_KEY_HELD;
+		if (key->was_held)
+			rules->counts.held_keys--;
+		rules->counts.trying_keys++;
+		key->state = RELAY_KEY_TRYING;
+		key->previous_trying = NONE;
+		key->next_trying = rules->trying;
+		if (rules->trying != NONE)
+			rules->key[rules->trying].previous_trying = k;
+		rules->trying = k;
+		relay_key_drop_waiting(rules, k, &key->behind);
+	}
+	stop_at(key, row);
+	key->attempts = row->attempts;
+	key->try_at = at;
+	return true;
+}
+
+static void
+end_trying(RelayRules *rules, int k)
+{
+	RelayKey   *key = &rules->key[k];
+
+	if (key->next_trying != NONE)
+		rules->key[key->next_trying].previous_trying = key->previous_trying;
+	if (key->previous_trying != NONE)
+		rules->key[key->previous_trying].next_trying = key->next_trying;
+	else
+		rules->trying = key->next_trying;
+	rules->counts.trying_keys--;
+}
+
+/* Nothing stops the later rows of a key any more. */
+void
+relay_key_open(RelayRules *rules, int k)
+{
+	RelayKey   *key = &rules->key[k];
+
+	if (key->state == RELAY_KEY_TRYING)
+	{
+		end_trying(rules, k);
+		if (key->was_held)
+			rules->holds_wanted = true;
+	}
+	else if (key->state == RELAY_KEY_HELD)
+		rules->counts.held_keys--;
+	key->state = RELAY_KEY_OPEN;
+	relay_release(rules, &key->behind);
+	relay_key_rest(rules, k);
+}
+
+/* Whether the row that stops a key may be tried now. */
+bool
+relay_key_may_try(const RelayRules *rules, const RelayKey *key, int64_t now)
+{
+	const RelayTopic *topic = &rules->topic[key->topic];
+
+	if (key->state != RELAY_KEY_TRYING || key->try_at > now || key->in_flight > 0)
+		return false;
+	if (topic->state != RELAY_TOPIC_OPEN &&
+		(topic->state != RELAY_TOPIC_PROBING || topic->probe_sent || topic->in_flight > 0))
+		return false;
+	return relay_passed(rules, key->seq);
+}
+
+/* A topic that is stopped and may be probed: by its lowest row. */
+static bool
+next_probe(RelayRules *rules, RelayRead *read, int64_t now)
+{
+	for (int t = 0; t < rules->ntopics; t++)
+	{
+		RelayTopic *topic = &rules->topic[t];
+
+		if (topic->state != RELAY_TOPIC_STOPPED || topic->probe_at > now || topic->in_flight > 0)
+			continue;
+		if (!topic->behind.any)
+		{
+			/* rows that are tried alone may be all it has */
+			topic->state = RELAY_TOPIC_PROBING;
+			continue;
+		}
+		if (!relay_passed(rules, topic->behind.seq))
+			continue;
+		*read = (RelayRead) {topic->behind.leaf, topic->behind.seq, topic->behind.seq, 1, false, true, t, NONE};
+		return true;
+	}
+	return false;
+}
+
+/*
+ * The next row to be read and sent alone; false: there is none now.  The caller
+ * reads it, gives it to relay_rules_row, and says relay_rules_alone_done.
+ */
+bool
+relay_rules_next_alone(RelayRules *rules, RelayRead *read, int64_t now)
+{
+	if (rules->in_flight + rules->acknowledged + rules->refused >= rules->window_rows ||
+		rules->probe_broken || rules->read_not_before > now)
+		return false;
+	if (rules->counts.stopped_topics > 0 && next_probe(rules, read, now))
+		return true;
+	for (int k = rules->trying; k != NONE; k = rules->key[k].next_trying)
+	{
+		RelayKey   *key = &rules->key[k];
+
+		if (!relay_key_may_try(rules, key, now))
+			continue;
+		*read = (RelayRead) {key->leaf, key->seq, key->seq, 1, false, true, NONE, k};
+		return true;
+	}
+	return false;
+}
+
+/*
+ * Such a read is done.  A row that is gone no longer stops anything; a topic
+ * whose lowest row can't be its probe is probed by the next that comes.
+ */
+void
+relay_rules_alone_done(RelayRules *rules, const RelayRead *read, int64_t now)
+{
+	if (read->key != NONE)
+	{
+		RelayKey   *key = &rules->key[read->key];
+
+		if (key->state == RELAY_KEY_TRYING && key->try_at <= now &&
+			key->seq == read->from && key->leaf == read->leaf)
+			relay_key_open(rules, read->key);
+		return;
+	}
+	if (rules->topic[read->topic].state == RELAY_TOPIC_STOPPED)
+	{
+		rules->topic[read->topic].state = RELAY_TOPIC_PROBING;
+		relay_release(rules, &rules->topic[read->topic].behind);
+	}
+}
+
+/*
+ * A row could not be made into a Kafka record: it is refused, alone.  The rows
+ * before it in the read were dealt with.  Gives the ticket of its refusal.
+ */
+uint64_t
+relay_rules_broken(RelayRules *rules, const RelayRow *row, int64_t now)
+{
+	RelayLeaf  *leaf = &rules->leaf[row->leaf];
+	int			i = relay_entry_find(rules, row);
+	uint64_t	ticket;
+
+	if (leaf->state == RELAY_LEAF_DIRTY && leaf->position <= row->seq && row->seq < RELAY_SEQ_MAX &&
+		!(leaf->lowered && leaf->lowered_to <= row->seq))
+		leaf->position = row->seq + 1;
+
+	if (i == NONE)
+	{
+		i = relay_entry_add(rules, row, now);
+		relay_entry_send(rules, i, RELAY_PROBE, now);
+	}
+	else if (rules->entry[i].state == RELAY_WAITING)
+	{
+		int			k = relay_key_find(rules, row);
+
+		relay_list_remove(rules, &rules->key[k].waiting, i);
+		rules->key[k].nwaiting--;
+		rules->waiting--;
+		relay_entry_send(rules, i, RELAY_PROBE, now);
+	}
+	ticket = relay_ticket_of(rules, i);
+	relay_rules_refused(rules, ticket, RELAY_ROW, now);
+	return ticket;
+}
+
+/* ---- refusals, which are noted in the table ---- */
+
+/* The nth refusal to be noted now, from 0 on; false: there are not so many. */
+bool
+relay_rules_nth_refusal(const RelayRules *rules, int n, RelayRefusal *refusal, int64_t now)
+{
+	int			i = rules->unnoted.first;
+
+	while (i != NONE && n-- > 0)
+		i = rules->entry[i].next;
+	if (i == NONE || rules->note_not_before > now)
+		return false;
+	refusal->row = rules->entry[i].row;
+	refusal->ticket = relay_ticket_of(rules, i);
+	refusal->attempts = rules->entry[i].row.attempts + 1;
+	refusal->park = rules->entry[i].park;
+	return true;
+}
+
+static int64_t
+pause_after(int32_t attempts)
+{
+	int64_t		pause = BACKOFF_MIN;
+
+	while (--attempts > 0 && pause < BACKOFF_MAX)
+		pause *= 2;
+	return pause < BACKOFF_MAX ? pause : BACKOFF_MAX;
+}
+
+/*
+ * A refusal is noted, and committed; or the row was not found: gone, marked or
+ * parked by another hand.
+ */
+void
+relay_rules_noted(RelayRules *rules, const RelayRefusal *refusal, bool found, int64_t now)
+{
+	int			i = relay_entry_of(rules, refusal->ticket);
+	int			k;
+	RelayKey   *key;
+
+	if (i == NONE || rules->entry[i].state != RELAY_REFUSED)
+		return;
+	k = relay_key_find(rules, &rules->entry[i].row);
+	relay_list_remove(rules, &rules->unnoted, i);
+	rules->refused--;
+	relay_entry_free(rules, i);
+	if (k == NONE)
+		return;
+	key = &rules->key[k];
+	if (!relay_key_is_row(key, &refusal->row) || key->state != RELAY_KEY_TRYING)
+		return;
+	if (!found)
+		relay_key_open(rules, k);
+	else if (!refusal->park)
+	{
+		key->attempts = refusal->attempts;
+		key->try_at = now + pause_after(refusal->attempts);
+	}
+	else
+	{
+		rules->counts.parked++;
+		if (refusal->row.key == 0 || rules->topic[key->topic].skip)
+			relay_key_open(rules, k);
+		else
+		{
+			end_trying(rules, k);
+			key->state = RELAY_KEY_HELD;
+			rules->counts.held_keys++;
+		}
+	}
+}
+
+/* Noting raised an error: it is tried again. */
+void
+relay_rules_note_failed(RelayRules *rules, int64_t now)
+{
+	int			i = rules->unnoted.first;
+
+	rules->mark_failed = true;
+	rules->note_not_before = now + DATABASE_PAUSE;
+	if (i == NONE)
+		return;
+	/* it may be this row's fault: another one first, the next time */
+	relay_list_remove(rules, &rules->unnoted, i);
+	relay_list_append(rules, &rules->unnoted, i);
+}
+
+/* ---- holds, as the table has them ---- */
+
+/* The parked rows are about to be read: all of them. */
+void
+relay_rules_holds_begin(RelayRules *rules)
+{
+	for (int k = 0; k < rules->used_keys; k++)
+		rules->key[k].seen = false;
+}
+
+/* A parked row, which holds its key unless its topic skips. */
+void
+relay_rules_hold(RelayRules *rules, const RelayRow *row)
+{
+	int			k;
+	RelayKey   *key;
+
+	if (row->key == 0 || rules->topic[row->topic].skip)
+		return;
+	k = relay_key_add(rules, row);
+	if (k == NONE)
+	{
+		relay_topic_crowd(rules, row);
+		return;
+	}
+	key = &rules->key[k];
+	if (key->state == RELAY_KEY_TRYING)
+	{
+		key->was_held = true;	/* looked at again when that is over */
+		return;
+	}
+	if (key->state == RELAY_KEY_OPEN)
+	{
+		rules->counts.held_keys++;
+		relay_key_drop_waiting(rules, k, &key->behind);
+	}
+	if (key->state == RELAY_KEY_OPEN || !key->seen || row->seq < key->seq)
+		stop_at(key, row);
+	key->state = RELAY_KEY_HELD;
+	key->seen = true;
+}
+
+/* All were read: keys that no parked row holds are let go. */
+void
+relay_rules_holds_end(RelayRules *rules)
+{
+	rules->holds_wanted = false;
+	for (int k = 0; k < rules->used_keys; k++)
+		if (rules->key[k].state == RELAY_KEY_HELD && !rules->key[k].seen)
+			relay_key_open(rules, k);
+}

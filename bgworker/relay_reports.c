@@ -1,0 +1,267 @@
+/*-------------------------------------------------------------------------
+ *
+ * relay_reports.c
+ *		The relay's rules: what became of rows that were handed to Kafka.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "relay_state.h"
+
+/* pause while the client library takes no more */
+#define QUEUE_PAUSE			(USEC_PER_SEC / 100)
+
+/* Takes a row that will have to be sent again out of the table. */
+static void
+came_back(RelayRules *rules, int i)
+{
+	const RelayRow *row = &rules->entry[i].row;
+	int			k = relay_key_find(rules, row);
+
+	if (k != NONE)
+	{
+		RelayKey   *key = &rules->key[k];
+
+		if (!key->came_back || row->seq < key->low)
+			key->low = row->seq;
+		key->came_back = true;
+	}
+	relay_entry_free(rules, i);
+}
+
+/* Counts a row that was stored behind a later one of its key. */
+static void
+check_order(RelayRules *rules, RelayKey *key, const RelayEntry *entry)
+{
+	bool		known = entry->kafka_offset >= 0 && key->high_offset >= 0;
+
+	if (key->stored && entry->row.seq < key->high_seq)
+	{
+		if (known && !entry->late && entry->partition == key->high_partition &&
+			entry->kafka_offset > key->high_offset)
+			rules->counts.order_violations++;
+		return;
+	}
+	key->stored = true;
+	key->high_seq = entry->row.seq;
+	key->high_offset = entry->kafka_offset;
+	key->high_partition = entry->partition;
+}
+
+/* The topic takes rows, and so does the partition. */
+static void
+note_success(RelayRules *rules, const RelayEntry *entry, int64_t now)
+{
+	RelayTopic *topic = &rules->topic[entry->row.topic];
+
+	if (entry->handle == RELAY_PROBE)
+	{
+		uint32_t	bytes = entry->row.bytes - RELAY_ROW_OVERHEAD;
+
+		if (topic->limit > 0 && bytes > topic->limit)
+			topic->limit = bytes;	/* it takes more by now */
+		if (topic->state == RELAY_TOPIC_PROBING)
+			relay_topic_open(rules, entry->row.topic);
+		return;
+	}
+	if (topic->state == RELAY_TOPIC_OPEN)
+		topic->backoff = BACKOFF_MIN;
+	rules->partition[entry->place].confirmed = rules->generation;
+	rules->partition[entry->place].stored_at = now;
+	rules->stored_at = now;
+	rules->stored_place = entry->place;
+	rules->stored_since = true;
+	if (entry->place == rules->stuck_place)
+	{
+		rules->stuck_place = NONE;
+		rules->stuck_wait = rules->stuck_after;
+	}
+}
+
+/* Kafka has stored the row. */
+void
+relay_rules_persisted(RelayRules *rules, uint64_t ticket, int32_t partition,
+					  int64_t kafka_offset, int64_t now)
+{
+	int			i = relay_entry_of(rules, ticket);
+	RelayEntry *entry;
+	int			k;
+
+	if (i == NONE || rules->entry[i].state != RELAY_IN_FLIGHT)
+		return;
+	relay_entry_arrive(rules, i);
+	entry = &rules->entry[i];
+	entry->state = RELAY_ACKNOWLEDGED;
+	entry->partition = partition;
+	entry->kafka_offset = kafka_offset;
+	entry->since = now;
+	if (rules->acknowledged == rules->aside)
+		rules->acknowledged_since = now;
+	rules->acknowledged++;
+	relay_list_append(rules, &rules->leaf[entry->row.leaf].acknowledged, i);
+	rules->leaf[entry->row.leaf].nacknowledged++;
+
+	note_success(rules, entry, now);
+	k = relay_key_find(rules, &entry->row);
+	if (k == NONE)
+		return;
+	check_order(rules, &rules->key[k], entry);
+	if (rules->key[k].in_flight == 0)
+		rules->key[k].came_back = false;
+	if (relay_key_is_row(&rules->key[k], &entry->row))
+		relay_key_open(rules, k);
+	else
+	{
+		relay_key_ready(rules, k);
+		relay_key_rest(rules, k);
+	}
+}
+
+/*
+ * A row was refused by itself: that is noted in the table, and it is tried again
+ * or parked.
+ */
+static void
+refuse(RelayRules *rules, int i)
+{
+	RelayEntry *entry = &rules->entry[i];
+
+	if (!relay_key_try(rules, &entry->row, RELAY_NEVER))
+	{
+		came_back(rules, i);	/* another row of its key comes first */
+		return;
+	}
+	entry->state = RELAY_REFUSED;
+	entry->park = entry->row.attempts + 1 >= RELAY_ATTEMPTS;
+	relay_list_append(rules, &rules->unnoted, i);
+	rules->refused++;
+}
+
+/* A row of the stream was refused with others, maybe for their fault. */
+static void
+stream_refused(RelayRules *rules, int i, RelayClass class, int64_t now)
+{
+	RelayRow	row = rules->entry[i].row;
+	RelayTopic *topic = &rules->topic[row.topic];
+	uint32_t	bytes = row.bytes - RELAY_ROW_OVERHEAD;
+
+	/* a batch that the topic's limit or the row's own size rules out was the row alone */
+	if (class == RELAY_SIZE &&
+		(bytes >= rules->batch_bytes || rules->batch_bytes <= RELAY_BATCH_MIN ||
+		 (topic->limit > 0 && rules->batch_bytes <= topic->limit)))
+		class = RELAY_ROW;
+
+	came_back(rules, i);
+	switch (class)
+	{
+		case RELAY_ROW:
+			relay_key_try(rules, &row, now);
+			break;
+		case RELAY_SIZE:
+			relay_leave(&topic->behind, &row);
+			relay_topic_ask(rules, row.topic);
+			break;
+		case RELAY_TARGET:
+		case RELAY_TRANSIENT:
+			relay_leave(&topic->behind, &row);
+			relay_topic_stop(rules, row.topic, class, now);
+			break;
+		case RELAY_RETURNED:
+			relay_leave(&rules->returned, &row);
+			if (rules->stream == RELAY_STREAM_OPEN)
+				relay_rules_stream_failed(rules, now);
+			break;
+	}
+}
+
+/* A row of the probe comes back without having been refused by itself. */
+static void
+probe_returned(RelayRules *rules, int i, RelayClass class, int64_t now)
+{
+	RelayRow	row = rules->entry[i].row;
+	RelayTopic *topic = &rules->topic[row.topic];
+	int			k = relay_key_find(rules, &row);
+	bool		tried = k != NONE && relay_key_is_row(&rules->key[k], &row);
+
+	came_back(rules, i);
+	if (tried)
+		rules->key[k].try_at = class == RELAY_RETURNED ? now + BACKOFF_MIN : now;
+	else
+		relay_leave(&topic->behind, &row);
+	if (class != RELAY_RETURNED || topic->state == RELAY_TOPIC_PROBING || !tried)
+		relay_topic_stop(rules, row.topic, class == RELAY_RETURNED ? RELAY_TRANSIENT : class, now);
+}
+
+/*
+ * Kafka may not have stored the row: it stays unpublished and is sent again, in
+ * its order.  What is waited for before, the class of the error says.
+ */
+void
+relay_rules_failed(RelayRules *rules, uint64_t ticket, RelayClass class, int64_t now)
+{
+	int			i = relay_entry_of(rules, ticket);
+
+	if (i == NONE || rules->entry[i].state != RELAY_IN_FLIGHT)
+		return;
+	relay_entry_arrive(rules, i);
+	if (rules->entry[i].handle == RELAY_STREAM)
+		stream_refused(rules, i, class, now);
+	else if (class == RELAY_ROW || class == RELAY_SIZE)
+	{
+		int			topic = rules->entry[i].row.topic;
+
+		refuse(rules, i);
+		if (rules->topic[topic].state == RELAY_TOPIC_PROBING)
+			relay_topic_open(rules, topic); /* it is there, and only this row is wrong */
+	}
+	else
+		probe_returned(rules, i, class, now);
+}
+
+/* The client library did not even take the row; no report will come. */
+void
+relay_rules_refused(RelayRules *rules, uint64_t ticket, RelayClass class, int64_t now)
+{
+	int			i = relay_entry_of(rules, ticket);
+
+	if (i == NONE || rules->entry[i].state != RELAY_IN_FLIGHT)
+		return;
+	if (class != RELAY_ROW && class != RELAY_SIZE)
+	{
+		relay_rules_failed(rules, ticket, class, now);
+		return;
+	}
+	if (rules->entry[i].handle == RELAY_PROBE)
+		relay_rules_failed(rules, ticket, class, now);
+	else
+	{
+		relay_entry_arrive(rules, i);
+		refuse(rules, i);		/* it was alone, whatever the batch would have been */
+	}
+}
+
+/* The client library's queue is full: the row is read again after a pause. */
+void
+relay_rules_not_taken(RelayRules *rules, uint64_t ticket, int64_t now)
+{
+	int			i = relay_entry_of(rules, ticket);
+	RelayBehind behind = {0};
+	int			k;
+
+	rules->read_not_before = now + QUEUE_PAUSE;
+	if (i == NONE || rules->entry[i].state != RELAY_IN_FLIGHT)
+		return;
+	relay_entry_arrive(rules, i);
+	if (rules->entry[i].handle == RELAY_PROBE)
+	{
+		probe_returned(rules, i, RELAY_RETURNED, now);
+		return;
+	}
+	relay_leave(&behind, &rules->entry[i].row);
+	k = relay_key_find(rules, &rules->entry[i].row);
+	if (k != NONE)
+		relay_key_drop_waiting(rules, k, &behind);
+	relay_entry_free(rules, i);
+	relay_release(rules, &behind);
+	if (k != NONE)
+		relay_key_rest(rules, k);
+}

@@ -1,0 +1,66 @@
+/*-------------------------------------------------------------------------
+ *
+ * relay_state.h
+ *		What the files of the relay's rules share, and nobody else needs.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RELAY_STATE_H
+#define RELAY_STATE_H
+
+#include "relay_rules.h"
+
+#define NONE				RELAY_NONE
+#define USEC_PER_SEC		INT64_C(1000000)
+
+/* pauses between attempts double from the first to the second */
+#define BACKOFF_MIN			USEC_PER_SEC
+#define BACKOFF_MAX			(60 * USEC_PER_SEC)
+
+/* pause after an error of the database */
+#define DATABASE_PAUSE		USEC_PER_SEC
+
+/* relay_entries.c: rows on their way */
+extern void relay_list_init(RelayList *list);
+extern void relay_list_append(RelayRules *rules, RelayList *list, int i);
+extern void relay_list_remove(RelayRules *rules, RelayList *list, int i);
+extern int	relay_entry_find(const RelayRules *rules, const RelayRow *row);
+extern int	relay_entry_add(RelayRules *rules, const RelayRow *row, int64_t now);
+extern void relay_entry_free(RelayRules *rules, int i);
+extern uint64_t relay_ticket_of(const RelayRules *rules, int i);
+extern int	relay_entry_of(const RelayRules *rules, uint64_t ticket);
+extern void relay_entry_send(RelayRules *rules, int i, RelayHandle handle, int64_t now);
+extern void relay_entry_arrive(RelayRules *rules, int i);
+extern bool relay_same_row(const RelayRow *a, const RelayRow *b);
+
+/* rows left behind */
+extern void relay_leave(RelayBehind *behind, const RelayRow *row);
+extern void relay_release(RelayRules *rules, RelayBehind *behind);
+extern void relay_lower(RelayRules *rules, int leaf, int64_t seq);
+extern bool relay_passed(const RelayRules *rules, int64_t seq);
+
+/* partitions and topics, in relay_stream.c */
+extern int	relay_place(RelayRules *rules, int topic, int32_t number);
+extern bool relay_over_share(const RelayRules *rules, int place, int64_t now);
+extern void relay_leave_at(RelayRules *rules, int place, const RelayRow *row);
+extern bool relay_confirmed(const RelayRules *rules, int place, int64_t now);
+extern void relay_topic_stop(RelayRules *rules, int topic, RelayClass reason, int64_t now);
+extern void relay_topic_open(RelayRules *rules, int topic);
+extern void relay_topic_ask(RelayRules *rules, int topic);
+extern void relay_topic_crowd(RelayRules *rules, const RelayRow *row);
+
+/* keys, in relay_keys.c */
+extern void relay_keys_init(RelayRules *rules);
+extern int	relay_key_find(const RelayRules *rules, const RelayRow *row);
+extern int	relay_key_add(RelayRules *rules, const RelayRow *row);
+extern void relay_key_rest(RelayRules *rules, int k);
+extern void relay_key_open(RelayRules *rules, int k);
+extern bool relay_key_try(RelayRules *rules, const RelayRow *row, int64_t at);
+extern bool relay_key_is_row(const RelayKey *key, const RelayRow *row);
+extern void relay_key_wait(RelayRules *rules, int k, int i);
+extern void relay_key_ready(RelayRules *rules, int k);
+extern void relay_key_drop_waiting(RelayRules *rules, int k, RelayBehind *behind);
+extern int64_t relay_mark_at(const RelayRules *rules);
+extern bool relay_key_may_try(const RelayRules *rules, const RelayKey *key, int64_t now);
+
+#endif							/* RELAY_STATE_H */
