@@ -335,6 +335,7 @@ relay_produce(RelayWorker *w)
 	}
 	if (!relay_rules_wants_read(&w->rules, relay_now_usec()))
 		return any;
+	relay_outbox_settle(w->rules.in_flight + w->rules.acknowledged + RELAY_READ_ROWS, w->rules.window_rows);
 	if (!relay_attempt(w, read_and_produce, NULL))
 		reading_failed(w);
 	return true;

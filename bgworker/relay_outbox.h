@@ -31,5 +31,7 @@ extern void relay_outbox_run(SPIPlanPtr *plans, const char *sql, int leaf,
 
 /* relay_outbox_mark.c */
 extern int	relay_outbox_mark(int leaf, const RelayEntry **entries, int n);
+extern void relay_outbox_marked(int n);
+extern void relay_outbox_settle(int on_their_way, int window);
 
 #endif							/* RELAY_OUTBOX_H */

@@ -17,6 +17,7 @@
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_type.h"
 #include "executor/executor.h"
@@ -270,4 +271,37 @@ relay_outbox_mark(int leaf, const RelayEntry **entries, int n)
 	failed = false;
 	table_close(rel, NoLock);
 	return n - marked - run_mark(by_seq, MARK_MOVED_ROWS, leaf, entries, left);
+}
+
+/*
+ * ---- marks on disk ----
+ *
+ * Marks are committed without waiting for the disk: events that come meanwhile
+ * would wait as well, and a mark that a crash undoes is a repeat.  So until it is
+ * on disk a marked row counts as one that may be repeated, like those on their
+ * way.  The server's WAL writer sees to it within a second; only when there are
+ * too many such rows do we wait.
+ */
+static XLogRecPtr marks_end = InvalidXLogRecPtr;	/* of the last commit of marks */
+static int	unflushed = 0;		/* rows marked that may not be on disk */
+
+/* Rows were marked, and the marks committed just now. */
+void
+relay_outbox_marked(int n)
+{
+	marks_end = XactLastCommitEnd;
+	unflushed += n;
+}
+
+/*
+ * Sees to it that no more rows than the window has can be repeated, with so many
+ * on their way.
+ */
+void
+relay_outbox_settle(int on_their_way, int window)
+{
+	if (unflushed == 0 || on_their_way + unflushed <= window)
+		return;
+	XLogFlush(marks_end);
+	unflushed = 0;
 }
