@@ -82,6 +82,7 @@ struct RelayKafka
 	rd_kafka_queue_t *queue;
 	rd_kafka_event_t *reports;	/* event whose reports are being handed out */
 	HTAB	   *topics;
+	TopicEntry *last_topic;		/* that was asked for: mostly it is asked for again */
 	PartitionCount *counts;		/* of all topics */
 };
 
@@ -278,15 +279,28 @@ choose_partition(const rd_kafka_topic_t *rkt, const void *key, size_t key_len,
 	return rd_kafka_msg_partitioner_murmur2_random(rkt, key, key_len, partition_cnt, rkt_opaque, msg_opaque);
 }
 
+/* A topic that has a handle, or NULL. */
+static TopicEntry *
+known_topic(RelayKafka *kafka, const char *topic)
+{
+	TopicEntry *entry = kafka->last_topic;
+
+	if (entry == NULL || strcmp(entry->topic, topic) != 0)
+		entry = hash_search(kafka->topics, topic, HASH_FIND, NULL);
+	if (entry != NULL)
+		kafka->last_topic = entry;
+	return entry;
+}
+
 static TopicEntry *
 find_topic(RelayKafka *kafka, const char *topic)
 {
-	bool		found;
-	TopicEntry *entry = hash_search(kafka->topics, topic, HASH_ENTER, &found);
+	TopicEntry *entry = known_topic(kafka, topic);
 	rd_kafka_topic_conf_t *conf;
 
-	if (found)
+	if (entry != NULL)
 		return entry;
+	entry = hash_search(kafka->topics, topic, HASH_ENTER, NULL);
 	entry->handle = NULL;
 	entry->partitions = calloc(1, sizeof(PartitionCount));
 	if (entry->partitions != NULL)
@@ -315,7 +329,7 @@ find_topic(RelayKafka *kafka, const char *topic)
 int32_t
 relay_kafka_partitions(RelayKafka *kafka, const char *topic)
 {
-	TopicEntry *entry = hash_search(kafka->topics, topic, HASH_FIND, NULL);
+	TopicEntry *entry = known_topic(kafka, topic);
 
 	return entry ? entry->partitions->count : 0;
 }

@@ -36,9 +36,12 @@ static int	nset = 0;			/* topics whose settings the rules have */
 int
 relay_names_number(const char *topic)
 {
+	static NameEntry *last = NULL;	/* mostly it is the same again */
 	NameEntry  *entry;
 	bool		found;
 
+	if (last != NULL && strcmp(last->topic, topic) == 0)
+		return last->number;
 	if (names == NULL)
 	{
 		HASHCTL		ctl;
@@ -57,6 +60,7 @@ relay_names_number(const char *topic)
 		entry->number = ntopics;
 		topic_of[ntopics++] = entry->topic;
 	}
+	last = entry;
 	return entry->number;
 }
 
