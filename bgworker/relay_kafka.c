@@ -18,6 +18,9 @@
 #include "postgres.h"
 
 #include <fcntl.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
@@ -168,6 +171,23 @@ make_topics(void)
 }
 
 /*
+ * The library allocates some ten times for each record and frees it all in
+ * another thread, in batches.  With glibc's defaults each batch is followed by a
+ * consolidation of small chunks and gives memory back to the kernel, which is
+ * asked for it again at once: a fifth of the CPU of producing.
+ */
+static void
+tune_malloc(void)
+{
+#ifdef __GLIBC__
+	mallopt(M_MXFAST, 0);
+	mallopt(M_TRIM_THRESHOLD, 32 * 1024 * 1024);
+	mallopt(M_TOP_PAD, 1024 * 1024);
+	mallopt(M_MMAP_THRESHOLD, 4 * 1024 * 1024);
+#endif
+}
+
+/*
  * Makes a producer.  It connects by itself, now and after every loss.  NULL:
  * error says why; nothing is left behind.
  */
@@ -183,6 +203,7 @@ relay_kafka_open(const RelayKafkaOptions *options, char *error, size_t error_siz
 		snprintf(error, error_size, "could not make a pipe: %s", strerror(errno));
 		return NULL;
 	}
+	tune_malloc();
 	conf = make_conf(options, error, error_size);
 	if (conf == NULL)
 		return NULL;
