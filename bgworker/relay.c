@@ -37,6 +37,7 @@
 
 #include "compat.h"
 #include "relay.h"
+#include "relay_outbox.h"
 
 PG_MODULE_MAGIC;
 
@@ -136,6 +137,17 @@ sleep_until(RelayWorker *w, int64 wake_at)
 	/* the events only tell that it is worth a look, and all is looked at */
 	(void) WaitEventSetWait(w->wait_set, timeout, events, lengthof(events), wait_event);
 	ResetLatch(MyLatch);
+}
+
+/* Sleeps until the rules, or the statistics, have something to do. */
+static void
+rest(RelayWorker *w)
+{
+	int64		now = relay_now_usec();
+	int64		wake_at = w->stream != NULL ? relay_rules_wake_at(&w->rules, now) : RELAY_NEVER;
+	int64		report_in = relay_outbox_report();
+
+	sleep_until(w, report_in == RELAY_NEVER ? wake_at : Min(wake_at, now + report_in));
 }
 
 /*
@@ -309,6 +321,6 @@ relay_main(Datum arg)
 		relay_write(w);
 		relay_publish_state(w);
 		if (!busy)
-			sleep_until(w, w->stream != NULL ? relay_rules_wake_at(&w->rules, relay_now_usec()) : RELAY_NEVER);
+			rest(w);
 	}
 }

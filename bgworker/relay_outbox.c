@@ -74,6 +74,9 @@ relay_outbox_begin(void)
 	return OidIsValid(root) ? extension : InvalidOid;
 }
 
+/* what was written and not reported to the statistics yet; 0: nothing */
+static TimestampTz unreported_since = 0;
+
 /* Commits it, and lets autovacuum know of what it wrote. */
 void
 relay_outbox_end(void)
@@ -81,8 +84,31 @@ relay_outbox_end(void)
 	SPI_finish();
 	PopActiveSnapshot();
 	CommitTransactionCommand();
-	pgstat_report_stat(false);
+	if (pgstat_report_stat(false) == 0)
+		unreported_since = 0;
+	else if (unreported_since == 0)
+		unreported_since = GetCurrentTimestamp();
 	pgstat_report_activity(STATE_IDLE, NULL);
+}
+
+/*
+ * Reports what the server has put off reporting, since that cost time and more
+ * was to come: but the worker may have nothing to do for hours.  Gives how long
+ * it may sleep, in microseconds.
+ */
+int64
+relay_outbox_report(void)
+{
+	int64		age;
+
+	if (unreported_since == 0)
+		return RELAY_NEVER;
+	age = GetCurrentTimestamp() - unreported_since;
+	if (age >= 0 && age < USECS_PER_SEC)
+		return USECS_PER_SEC - age;
+	pgstat_report_stat(true);
+	unreported_since = 0;
+	return RELAY_NEVER;
 }
 
 /*
