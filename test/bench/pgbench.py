@@ -1,5 +1,6 @@
 """Scripts of pgbench, and how two of them are compared."""
 
+import contextlib
 import os
 import re
 import statistics
@@ -7,7 +8,7 @@ import subprocess
 import tempfile
 
 import figures
-from figures import Failed, say
+from figures import Failed, psql, say
 
 
 class Load:
@@ -112,3 +113,15 @@ def middle_mean(values):
         raise Failed(f'{len(values)} transactions in a round are too few to compare')
     values = sorted(values)
     return statistics.fmean(values[len(values) // 4:-(len(values) // 4)])
+
+
+@contextlib.contextmanager
+def fsync_off():
+    """For a while: shows what the processor costs."""
+    psql('postgres', 'ALTER SYSTEM SET fsync = off')
+    psql('postgres', 'SELECT pg_reload_conf()')
+    try:
+        yield
+    finally:
+        psql('postgres', 'ALTER SYSTEM RESET fsync')
+        psql('postgres', 'SELECT pg_reload_conf()')

@@ -7,13 +7,12 @@ with one client transaction by transaction, else round by round.  The figure is
 the median of the rounds' ratios.
 """
 
-import contextlib
 import os
 import sys
 
 import figures
 from figures import Failed, p99, plural, psql, say
-from pgbench import Load, Side, Turns
+from pgbench import Load, Side, Turns, fsync_off
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -206,18 +205,6 @@ class Records(Turns):
             if sweeper:
                 sweeper.stop()
         return load.latencies()
-
-
-@contextlib.contextmanager
-def fsync_off():
-    """For a while: shows what the processor costs."""
-    psql('postgres', 'ALTER SYSTEM SET fsync = off')
-    psql('postgres', 'SELECT pg_reload_conf()')
-    try:
-        yield
-    finally:
-        psql('postgres', 'ALTER SYSTEM RESET fsync')
-        psql('postgres', 'SELECT pg_reload_conf()')
 
 
 if __name__ == '__main__':

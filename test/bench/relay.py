@@ -18,7 +18,7 @@ import psycopg
 import figures
 from figures import Failed, p50, p99, plural, say, wait_for
 from kafka import Kafka, Progress, status_bytes
-from pgbench import Side
+from pgbench import Side, fsync_off
 from sides import FOLDER, KEYS, Sides, Stopped, bare, cpu_usec, less, more
 
 EVENT = """(topic, partition_key, aggregate_type, aggregate_id, event_type, payload)
@@ -34,7 +34,7 @@ class Relay(Sides):
     def __init__(self, quick):
         super().__init__(quick)
         self.rounds = 3 if quick else 5
-        self.seconds = 1 if quick else 3
+        self.seconds = 2 if quick else 3
         self.rows = 100_000 if quick else 500_000
         self.live_seconds = 5 if quick else 60
         self.relay_drains = self.relay_received = None
@@ -107,6 +107,8 @@ class Relay(Sides):
                         f'CPU a row, {theirs[-1].memory / 1e6:,.0f} MB')
                 self.figure(f'drain of {self.rows:,} rows, against Debezium {name}',
                             *more([r.speed for r in ours], [r.speed for r in theirs]), drain_goal)
+                self.figure(f'CPU of a row in a drain (us), against Debezium {name}',
+                            *less([r.cpu for r in ours], [r.cpu for r in theirs]), None)
                 self.figure(f'memory in a drain (MB), against Debezium {name}',
                             *less([r.memory / 1e6 for r in ours], [r.memory / 1e6 for r in theirs]), None)
                 if name == 'tuned' or not self.quick:
@@ -285,17 +287,23 @@ class Relay(Sides):
             db.execute('GRANT USAGE ON SCHEMA hand TO shop')
             db.execute('GRANT INSERT ON hand.bare TO shop')
             db.execute('GRANT USAGE ON SEQUENCE hand.bare_seq TO shop')
+
+        def sides(events, scale=1):
+            return (Side('bench', f'{NEW_KEY}INSERT INTO {table} {events};', scale,
+                         before=lambda: self.db.execute('TRUNCATE idem.outbox, hand.bare'))
+                    for table in ('idem.outbox', 'hand.bare'))
+
         with self.stopped():
-            for what, events, scale in (('INSERT of an event and commit', EVENT, 1), ('INSERT of 1,000 events', MANY_EVENTS, 1000)):
-                self.compare(f'{what}, against the same table bare',
-                             *(Side('bench', f'{NEW_KEY}INSERT INTO {table} {events};', scale,
-                                    before=lambda: self.db.execute('TRUNCATE idem.outbox, hand.bare'))
-                               for table in ('idem.outbox', 'hand.bare')), 0.909)
+            self.compare('INSERT of an event and commit, against the same table bare', *sides(EVENT), 0.909)
+            with fsync_off():
+                self.compare('the same, fsync off', *sides(EVENT), None)
+            self.compare('INSERT of 1,000 events, against the same table bare', *sides(MANY_EVENTS, 1000), None)
             self.db.execute('TRUNCATE idem.outbox')
 
 
 FIGURES = ['drain_backlog', 'latency', 'debezium', 'snapshot', 'held_key', 'leader', 'limit', 'growth',
            'payloads', 'compression', 'idle', 'stalled', 'insert']
+FULL_ONLY = ['leader', 'growth', 'compression']
 
 if __name__ == '__main__':
-    sys.exit(figures.main(Relay, FIGURES))
+    sys.exit(figures.main(Relay, FIGURES, FULL_ONLY))
