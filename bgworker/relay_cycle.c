@@ -107,6 +107,9 @@ send_waiting(RelayWorker *w)
 	return n > 0;
 }
 
+/* for the case that a row of it can't be made into a record */
+static RelayRead last_read;
+
 /* a read under way */
 typedef struct Reading
 {
@@ -129,6 +132,8 @@ produce_row(void *arg, RelayRow *row, const RelayRecord *record)
 	relay_names_settings(&w->rules);
 	if (count > 0)
 		relay_rules_partitions(&w->rules, row->topic, count);
+	else
+		count = w->rules.topic[row->topic].partitions;	/* as the last stream knew */
 	row->partition = count > 0 && record->key.data != NULL ?
 		relay_kafka_partition(record->key, count) : RELAY_ANY_PARTITION;
 
@@ -160,7 +165,10 @@ static bool
 produce_read(RelayWorker *w, const RelayRead *read, int64 *next)
 {
 	Reading		reading = {w, read, read->from, false};
-	int			n = relay_outbox_read(read, w->source, produce_row, &reading);
+	int			n;
+
+	last_read = *read;
+	n = relay_outbox_read(read, w->source, produce_row, &reading);
 
 	*next = reading.next;
 	return n < read->limit && !reading.stopped;
@@ -199,35 +207,21 @@ pending_commits(RelayWorker *w, uint64 *lowest)
 }
 
 /*
- * Produces the rows that the snapshot shows and that lie below the positions,
- * because their transaction became visible after the hints were taken.  They go
- * first: the snapshot may show later rows of the same keys.  The hints are left
- * alone, since they may be of transactions that it does not show.  False: there
- * are more of them, nothing else may go out before.
+ * Tells the rules where the snapshot may show rows below the positions, because
+ * their transaction became visible after the hints were taken.  The hints are left
+ * alone, since they may be of transactions that it does not show.
  */
-static bool
-produce_late_rows(RelayWorker *w)
+static void
+hear_committing(RelayWorker *w)
 {
 	uint64		lowest[IDEM_LEAVES];
-	RelayRead	read;
-	int64		next;
-	bool		complete = true;
 
 	pending_commits(w, lowest);
 	for (int leaf = 0; leaf < IDEM_LEAVES; leaf++)
-	{
-		if (lowest[leaf] == IDEM_NO_HINT ||
-			!relay_rules_late_read(&w->rules, leaf, idem_seq_from_hint(lowest[leaf]), &read))
-			continue;
-		if (!produce_read(w, &read, &next))
-		{
-			relay_rules_hint(&w->rules, leaf, next);
-			complete = false;
-		}
-	}
+		if (lowest[leaf] != IDEM_NO_HINT)
+			relay_rules_committing(&w->rules, leaf, idem_seq_from_hint(lowest[leaf]));
 	if (pg_atomic_read_u32(&w->slot->sweep) != 0)
 		relay_rules_sweep(&w->rules);
-	return complete;
 }
 
 /* Finds the first unpublished row of a leaf. */
@@ -266,15 +260,23 @@ read_and_produce(RelayWorker *w, void *arg)
 		relay_parked_read(hold_row, w);
 		relay_rules_holds_end(&w->rules);
 	}
-	else if (produce_late_rows(w) && relay_rules_next_read(&w->rules, &read))
+	else
 	{
-		if (read.peek)
-			peek(w, &read);
-		else
+		hear_committing(w);
+		while (relay_rules_next_read(&w->rules, &read))
 		{
-			bool		complete = produce_read(w, &read, &next);
+			bool		complete;
 
+			CHECK_FOR_INTERRUPTS();
+			if (read.peek)
+			{
+				peek(w, &read);
+				continue;
+			}
+			complete = produce_read(w, &read, &next);
 			relay_rules_read_done(&w->rules, &read, complete, next);
+			if (!read.late || !complete)
+				break;
 		}
 	}
 	relay_outbox_end();
@@ -290,12 +292,15 @@ read_alone(RelayWorker *w, void *arg)
 	int64		next;
 
 	if (relay_begin(w))
+	{
+		hear_committing(w);
 		for (int n = 0; n < ALONE_ROWS && relay_rules_next_alone(&w->rules, &read, relay_now_usec()); n++)
 		{
 			*any = true;
 			produce_read(w, &read, &next);
-			relay_rules_alone_done(&w->rules, &read, relay_now_usec());
+			relay_rules_alone_done(&w->rules, &read);
 		}
+	}
 	relay_outbox_end();
 }
 
@@ -312,7 +317,9 @@ reading_failed(RelayWorker *w)
 		uint64		ticket;
 
 		relay_names_settings(&w->rules);
-		ticket = relay_rules_broken(&w->rules, &row, relay_now_usec());
+		ticket = relay_rules_broken(&w->rules, &last_read, &row, relay_now_usec());
+		if (ticket == 0)
+			return;				/* it is not its turn */
 		relay_count_failure(w, w->error->message);
 		relay_producers_note_text(ticket, w->error->message);
 	}

@@ -91,7 +91,7 @@ relay_entry_add(RelayRules *rules, const RelayRow *row, int64_t now)
 	entry->row = *row;
 	entry->state = RELAY_FREE;
 	entry->number = ++rules->number;
-	entry->late = entry->park = entry->aside = false;
+	entry->park = entry->aside = false;
 	entry->since = now;
 	entry->place = NONE;
 	entry->next_in_bucket = *bucket;
@@ -151,15 +151,7 @@ relay_entry_send(RelayRules *rules, int i, RelayHandle handle, int64_t now)
 	topic->in_flight++;
 	topic->bytes += entry->row.bytes;
 	if (k != NONE)
-	{
-		RelayKey   *key = &rules->key[k];
-
-		entry->late = key->in_flight + key->stored > 0 && entry->row.seq < key->high_sent &&
-			!(key->came_back && entry->row.seq >= key->low);
-		if (key->in_flight + key->stored == 0 || entry->row.seq > key->high_sent)
-			key->high_sent = entry->row.seq;
-		key->in_flight++;
-	}
+		rules->key[k].in_flight++;
 	if (handle == RELAY_STREAM)
 	{
 		RelayPartition *partition;
@@ -235,8 +227,9 @@ relay_lower(RelayRules *rules, int leaf, int64_t seq)
 	if (!l->lowered || seq < l->lowered_to)
 		l->lowered_to = seq;
 	l->lowered = true;
-	if (seq < rules->lowered_to)
+	if (!rules->lowered || seq < rules->lowered_to)
 		rules->lowered_to = seq;
+	rules->lowered = true;
 	if (l->state == RELAY_LEAF_CLEAN || seq < l->position)
 		l->position = seq;
 	if (l->state == RELAY_LEAF_CLEAN)
@@ -250,7 +243,12 @@ relay_passed(const RelayRules *rules, int64_t seq)
 	if (rules->holds_wanted || rules->returned.any)
 		return false;
 	for (int leaf = 0; leaf < RELAY_LEAVES; leaf++)
-		if (rules->leaf[leaf].state != RELAY_LEAF_CLEAN && rules->leaf[leaf].position <= seq)
+	{
+		const RelayLeaf *l = &rules->leaf[leaf];
+
+		if ((l->state != RELAY_LEAF_CLEAN && l->position <= seq) ||
+			(l->late != RELAY_LEAF_CLEAN && l->late_from <= seq))
 			return false;
+	}
 	return true;
 }

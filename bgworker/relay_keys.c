@@ -16,6 +16,9 @@
 
 #include <string.h>
 
+/* pause for what is not yet to be seen */
+#define SHORT_PAUSE			(USEC_PER_SEC / 100)
+
 /* ---- the table of keys ---- */
 
 /* Forgets all keys. */
@@ -66,7 +69,7 @@ relay_key_find(const RelayRules *rules, const RelayRow *row)
 		return NONE;
 	hash = hash_of(row);
 	k = *bucket_of((RelayRules *) rules, hash);
-	while (k != NONE && rules->key[k].hash != hash)
+	while (k != NONE && (rules->key[k].hash != hash || rules->key[k].own != (row->key == 0)))
 		k = rules->key[k].next_in_bucket;
 	return k;
 }
@@ -95,6 +98,7 @@ relay_key_add(RelayRules *rules, const RelayRow *row)
 	key = &rules->key[k];
 	memset(key, 0, sizeof(*key));
 	key->hash = hash_of(row);
+	key->own = row->key == 0;
 	key->topic = row->topic;
 	key->queued = queued;
 	relay_list_init(&key->waiting);
@@ -111,13 +115,14 @@ relay_key_rest(RelayRules *rules, int k)
 	RelayKey   *key = &rules->key[k];
 	int		   *link;
 
-	if (key->state != RELAY_KEY_OPEN || key->in_flight > 0 || key->nwaiting > 0 ||
-		key->behind.any || key->came_back)
+	if (key->hash == 0 || key->state != RELAY_KEY_OPEN || key->in_flight > 0 || key->nwaiting > 0 ||
+		key->behind.any)
 		return;
 	link = bucket_of(rules, key->hash);
 	while (*link != k)
 		link = &rules->key[*link].next_in_bucket;
 	*link = key->next_in_bucket;
+	key->hash = 0;
 	key->next_in_bucket = rules->free_key;
 	rules->free_key = k;
 	rules->nkeys--;
@@ -186,7 +191,7 @@ relay_key_ready(RelayRules *rules, int k)
 {
 	RelayKey   *key = &rules->key[k];
 
-	if (key->state != RELAY_KEY_OPEN || !has_room(rules, key))
+	if (key->hash == 0 || !has_room(rules, key))
 		return;
 	if (key->nwaiting > 0)
 	{
@@ -194,7 +199,7 @@ relay_key_ready(RelayRules *rules, int k)
 			rules->ready[(rules->first_ready + rules->nready++) % RELAY_KEYS] = k;
 		key->queued = true;
 	}
-	else
+	else if (key->state == RELAY_KEY_OPEN)
 		relay_release(rules, &key->behind);
 }
 
@@ -215,7 +220,7 @@ relay_rules_next_waiting(RelayRules *rules, uint64_t *ticket, int64_t now)
 		rules->first_ready = (rules->first_ready + 1) % RELAY_KEYS;
 		rules->nready--;
 		key->queued = false;
-		if (key->state != RELAY_KEY_OPEN || key->nwaiting == 0 || !has_room(rules, key))
+		if (key->nwaiting == 0 || !has_room(rules, key))
 			continue;
 		i = key->waiting.first;
 		relay_list_remove(rules, &key->waiting, i);
@@ -239,12 +244,21 @@ relay_key_is_row(const RelayKey *key, const RelayRow *row)
 		memcmp(key->event_id, row->event_id, sizeof(key->event_id)) == 0;
 }
 
+/*
+ * A row stops the later ones of its key, and not the earlier ones: those are read
+ * again.
+ */
 static void
-stop_at(RelayKey *key, const RelayRow *row)
+stop_at(RelayRules *rules, int k, const RelayRow *row)
 {
+	RelayKey   *key = &rules->key[k];
+
+	relay_key_drop_waiting(rules, k, &key->behind);
 	key->seq = row->seq;
 	key->leaf = row->leaf;
 	memcpy(key->event_id, row->event_id, sizeof(key->event_id));
+	if (key->behind.any && key->behind.seq < key->seq)
+		relay_release(rules, &key->behind);
 }
 
 /*
@@ -287,9 +301,8 @@ relay_key_try(RelayRules *rules, const RelayRow *row, int64_t at)
 		if (rules->trying != NONE)
 			rules->key[rules->trying].previous_trying = k;
 		rules->trying = k;
-		relay_key_drop_waiting(rules, k, &key->behind);
 	}
-	stop_at(key, row);
+	stop_at(rules, k, row);
 	key->attempts = row->attempts;
 	key->try_at = at;
 	return true;
@@ -325,6 +338,7 @@ relay_key_open(RelayRules *rules, int k)
 		rules->counts.held_keys--;
 	key->state = RELAY_KEY_OPEN;
 	relay_release(rules, &key->behind);
+	relay_key_ready(rules, k);
 	relay_key_rest(rules, k);
 }
 
@@ -334,12 +348,14 @@ relay_key_may_try(const RelayRules *rules, const RelayKey *key, int64_t now)
 {
 	const RelayTopic *topic = &rules->topic[key->topic];
 
-	if (key->state != RELAY_KEY_TRYING || key->try_at > now || key->in_flight > 0)
+	if (key->state != RELAY_KEY_TRYING || key->try_at > now || key->in_flight > 0 || key->nwaiting > 0)
 		return false;
-	if (topic->state != RELAY_TOPIC_OPEN &&
+	if (topic->state != RELAY_TOPIC_OPEN && topic->state != RELAY_TOPIC_CROWDED &&
 		(topic->state != RELAY_TOPIC_PROBING || topic->probe_sent || topic->in_flight > 0))
 		return false;
-	return relay_passed(rules, key->seq);
+	if (topic->state == RELAY_TOPIC_PROBING && topic->behind.any && topic->behind.seq < key->seq)
+		return false;
+	return relay_passed(rules, key->seq) && !relay_left_before(rules, key->topic, key->seq);
 }
 
 /* A topic that is stopped and may be probed: by its lowest row. */
@@ -359,8 +375,12 @@ next_probe(RelayRules *rules, RelayRead *read, int64_t now)
 			continue;
 		}
 		if (!relay_passed(rules, topic->behind.seq))
+		{
+			if (rules->any_late)
+				topic->probe_at = now + SHORT_PAUSE;
 			continue;
-		*read = (RelayRead) {topic->behind.leaf, topic->behind.seq, topic->behind.seq, 1, false, true, t, NONE};
+		}
+		*read = (RelayRead) {topic->behind.leaf, topic->behind.seq, topic->behind.seq, 1, false, false, true, t, NONE};
 		return true;
 	}
 	return false;
@@ -373,6 +393,7 @@ next_probe(RelayRules *rules, RelayRead *read, int64_t now)
 bool
 relay_rules_next_alone(RelayRules *rules, RelayRead *read, int64_t now)
 {
+	rules->met = rules->sent = false;
 	if (rules->in_flight + rules->acknowledged + rules->refused >= rules->window_rows ||
 		rules->probe_broken || rules->read_not_before > now)
 		return false;
@@ -383,8 +404,13 @@ relay_rules_next_alone(RelayRules *rules, RelayRead *read, int64_t now)
 		RelayKey   *key = &rules->key[k];
 
 		if (!relay_key_may_try(rules, key, now))
+		{
+			/* a commit may be under way that puts rows before it */
+			if (rules->any_late && key->try_at <= now)
+				key->try_at = now + SHORT_PAUSE;
 			continue;
-		*read = (RelayRead) {key->leaf, key->seq, key->seq, 1, false, true, NONE, k};
+		}
+		*read = (RelayRead) {key->leaf, key->seq, key->seq, 1, false, false, true, NONE, k};
 		return true;
 	}
 	return false;
@@ -395,18 +421,17 @@ relay_rules_next_alone(RelayRules *rules, RelayRead *read, int64_t now)
  * whose lowest row can't be its probe is probed by the next that comes.
  */
 void
-relay_rules_alone_done(RelayRules *rules, const RelayRead *read, int64_t now)
+relay_rules_alone_done(RelayRules *rules, const RelayRead *read)
 {
 	if (read->key != NONE)
 	{
 		RelayKey   *key = &rules->key[read->key];
 
-		if (key->state == RELAY_KEY_TRYING && key->try_at <= now &&
-			key->seq == read->from && key->leaf == read->leaf)
+		if (!rules->met && key->state == RELAY_KEY_TRYING)
 			relay_key_open(rules, read->key);
 		return;
 	}
-	if (rules->topic[read->topic].state == RELAY_TOPIC_STOPPED)
+	if (!rules->sent && rules->topic[read->topic].state == RELAY_TOPIC_STOPPED)
 	{
 		rules->topic[read->topic].state = RELAY_TOPIC_PROBING;
 		relay_release(rules, &rules->topic[read->topic].behind);
@@ -414,36 +439,40 @@ relay_rules_alone_done(RelayRules *rules, const RelayRead *read, int64_t now)
 }
 
 /*
- * A row could not be made into a Kafka record: it is refused, alone.  The rows
- * before it in the read were dealt with.  Gives the ticket of its refusal.
+ * A row could not be made into a Kafka record: it is refused, alone, if it may go
+ * now.  The rows before it in the read were dealt with.  Gives the ticket of the
+ * refusal, 0 if there is none.
  */
 uint64_t
-relay_rules_broken(RelayRules *rules, const RelayRow *row, int64_t now)
+relay_rules_broken(RelayRules *rules, const RelayRead *read, RelayRow *row, int64_t now)
 {
 	RelayLeaf  *leaf = &rules->leaf[row->leaf];
 	int			i = relay_entry_find(rules, row);
-	uint64_t	ticket;
-
-	if (leaf->state == RELAY_LEAF_DIRTY && leaf->position <= row->seq && row->seq < RELAY_SEQ_MAX &&
-		!(leaf->lowered && leaf->lowered_to <= row->seq))
-		leaf->position = row->seq + 1;
+	RelayVerdict verdict = RELAY_PRODUCE;
+	uint64_t	ticket = 0;
 
 	if (i == NONE)
-	{
-		i = relay_entry_add(rules, row, now);
-		relay_entry_send(rules, i, RELAY_PROBE, now);
-	}
-	else if (rules->entry[i].state == RELAY_WAITING)
+		verdict = relay_rules_row(rules, read, row, now, &ticket);
+	else if (rules->entry[i].state == RELAY_IN_FLIGHT)
+		ticket = relay_ticket_of(rules, i);
+	if (read->alone)
+		relay_rules_alone_done(rules, read);
+	else if (leaf->state == RELAY_LEAF_DIRTY && leaf->position <= row->seq &&
+			 !(leaf->lowered && leaf->lowered_to <= row->seq))
+		leaf->position = verdict == RELAY_FULL || row->seq == RELAY_SEQ_MAX ? row->seq : row->seq + 1;
+
+	if (verdict == RELAY_WAIT)
 	{
 		int			k = relay_key_find(rules, row);
 
+		i = relay_entry_of(rules, ticket);
 		relay_list_remove(rules, &rules->key[k].waiting, i);
 		rules->key[k].nwaiting--;
 		rules->waiting--;
 		relay_entry_send(rules, i, RELAY_PROBE, now);
 	}
-	ticket = relay_ticket_of(rules, i);
-	relay_rules_refused(rules, ticket, RELAY_ROW, now);
+	if (ticket != 0)
+		relay_rules_refused(rules, ticket, RELAY_ROW, now);
 	return ticket;
 }
 
@@ -566,12 +595,9 @@ relay_rules_hold(RelayRules *rules, const RelayRow *row)
 		return;
 	}
 	if (key->state == RELAY_KEY_OPEN)
-	{
 		rules->counts.held_keys++;
-		relay_key_drop_waiting(rules, k, &key->behind);
-	}
 	if (key->state == RELAY_KEY_OPEN || !key->seen || row->seq < key->seq)
-		stop_at(key, row);
+		stop_at(rules, k, row);
 	key->state = RELAY_KEY_HELD;
 	key->seen = true;
 }

@@ -10,34 +10,28 @@
 /* pause while the client library takes no more */
 #define QUEUE_PAUSE			(USEC_PER_SEC / 100)
 
-/* Takes a row that will have to be sent again out of the table. */
-static void
-came_back(RelayRules *rules, int i)
+/* Whether one ticket is older than another; numbers start over in the end. */
+static bool
+is_older(uint32_t a, uint32_t b)
 {
-	const RelayRow *row = &rules->entry[i].row;
-	int			k = relay_key_find(rules, row);
-
-	if (k != NONE)
-	{
-		RelayKey   *key = &rules->key[k];
-
-		if (!key->came_back || row->seq < key->low)
-			key->low = row->seq;
-		key->came_back = true;
-	}
-	relay_entry_free(rules, i);
+	return (int32_t) (a - b) < 0;
 }
 
-/* Counts a row that was stored behind a later one of its key. */
+/*
+ * The order of a key is broken when the stream was refused a row for its content
+ * and stored a later one that it was given afterwards.  Other errors tell nothing:
+ * the row may have been stored before, and only the acknowledgement lost.
+ */
 static void
-check_order(RelayRules *rules, RelayKey *key, const RelayEntry *entry)
+check_stored(RelayRules *rules, RelayKey *key, const RelayEntry *entry)
 {
-	bool		known = entry->kafka_offset >= 0 && key->high_offset >= 0;
-
+	if (key->refused && key->low_from == rules->generation && entry->handle == RELAY_STREAM &&
+		key->low_seq < entry->row.seq && is_older(key->low_number, entry->number))
+		rules->counts.order_violations++;
 	if (key->stored && entry->row.seq < key->high_seq)
 	{
-		if (known && !entry->late && entry->partition == key->high_partition &&
-			entry->kafka_offset > key->high_offset)
+		if (is_older(entry->number, key->high_number) && entry->partition == key->high_partition &&
+			entry->kafka_offset > key->high_offset && key->high_offset >= 0)
 			rules->counts.order_violations++;
 		return;
 	}
@@ -45,13 +39,30 @@ check_order(RelayRules *rules, RelayKey *key, const RelayEntry *entry)
 	key->high_seq = entry->row.seq;
 	key->high_offset = entry->kafka_offset;
 	key->high_partition = entry->partition;
+	key->high_number = entry->number;
+	key->high_from = rules->generation;
 }
 
-/* The topic takes rows, and so does the partition. */
+static void
+check_refused(RelayRules *rules, RelayKey *key, const RelayEntry *entry)
+{
+	if (key->stored && key->high_from == rules->generation && entry->row.seq < key->high_seq &&
+		is_older(entry->number, key->high_number))
+		rules->counts.order_violations++;
+	if (key->refused && key->low_from == rules->generation && key->low_seq < entry->row.seq)
+		return;
+	key->refused = true;
+	key->low_seq = entry->row.seq;
+	key->low_number = entry->number;
+	key->low_from = rules->generation;
+}
+
+/* The topic takes rows, and so does the partition that the report names. */
 static void
 note_success(RelayRules *rules, const RelayEntry *entry, int64_t now)
 {
 	RelayTopic *topic = &rules->topic[entry->row.topic];
+	int			place;
 
 	if (entry->handle == RELAY_PROBE)
 	{
@@ -65,8 +76,9 @@ note_success(RelayRules *rules, const RelayEntry *entry, int64_t now)
 	}
 	if (topic->state == RELAY_TOPIC_OPEN)
 		topic->backoff = BACKOFF_MIN;
-	rules->partition[entry->place].confirmed = rules->generation;
-	rules->partition[entry->place].stored_at = now;
+	place = relay_place(rules, entry->row.topic, entry->partition);
+	rules->partition[place].confirmed = rules->generation;
+	rules->partition[place].stored_at = now;
 	rules->stored_at = now;
 	rules->stored_place = entry->place;
 	rules->stored_since = true;
@@ -104,9 +116,7 @@ relay_rules_persisted(RelayRules *rules, uint64_t ticket, int32_t partition,
 	k = relay_key_find(rules, &entry->row);
 	if (k == NONE)
 		return;
-	check_order(rules, &rules->key[k], entry);
-	if (rules->key[k].in_flight == 0)
-		rules->key[k].came_back = false;
+	check_stored(rules, &rules->key[k], entry);
 	if (relay_key_is_row(&rules->key[k], &entry->row))
 		relay_key_open(rules, k);
 	else
@@ -127,7 +137,7 @@ refuse(RelayRules *rules, int i)
 
 	if (!relay_key_try(rules, &entry->row, RELAY_NEVER))
 	{
-		came_back(rules, i);	/* another row of its key comes first */
+		relay_entry_free(rules, i); /* another row of its key comes first */
 		return;
 	}
 	entry->state = RELAY_REFUSED;
@@ -143,6 +153,7 @@ stream_refused(RelayRules *rules, int i, RelayClass class, int64_t now)
 	RelayRow	row = rules->entry[i].row;
 	RelayTopic *topic = &rules->topic[row.topic];
 	uint32_t	bytes = row.bytes - RELAY_ROW_OVERHEAD;
+	int			k = relay_key_find(rules, &row);
 
 	/* a batch that the topic's limit or the row's own size rules out was the row alone */
 	if (class == RELAY_SIZE &&
@@ -150,7 +161,9 @@ stream_refused(RelayRules *rules, int i, RelayClass class, int64_t now)
 		 (topic->limit > 0 && rules->batch_bytes <= topic->limit)))
 		class = RELAY_ROW;
 
-	came_back(rules, i);
+	if (k != NONE && (class == RELAY_ROW || class == RELAY_SIZE))
+		check_refused(rules, &rules->key[k], &rules->entry[i]);
+	relay_entry_free(rules, i);
 	switch (class)
 	{
 		case RELAY_ROW:
@@ -173,6 +186,18 @@ stream_refused(RelayRules *rules, int i, RelayClass class, int64_t now)
 	}
 }
 
+/* A row is no longer in flight: the next one of its key may go. */
+static void
+end_flight(RelayRules *rules, const RelayRow *row)
+{
+	int			k = relay_key_find(rules, row);
+
+	if (k == NONE)
+		return;
+	relay_key_ready(rules, k);
+	relay_key_rest(rules, k);
+}
+
 /* A row of the probe comes back without having been refused by itself. */
 static void
 probe_returned(RelayRules *rules, int i, RelayClass class, int64_t now)
@@ -182,7 +207,7 @@ probe_returned(RelayRules *rules, int i, RelayClass class, int64_t now)
 	int			k = relay_key_find(rules, &row);
 	bool		tried = k != NONE && relay_key_is_row(&rules->key[k], &row);
 
-	came_back(rules, i);
+	relay_entry_free(rules, i);
 	if (tried)
 		rules->key[k].try_at = class == RELAY_RETURNED ? now + BACKOFF_MIN : now;
 	else
@@ -199,9 +224,11 @@ void
 relay_rules_failed(RelayRules *rules, uint64_t ticket, RelayClass class, int64_t now)
 {
 	int			i = relay_entry_of(rules, ticket);
+	RelayRow	row;
 
 	if (i == NONE || rules->entry[i].state != RELAY_IN_FLIGHT)
 		return;
+	row = rules->entry[i].row;
 	relay_entry_arrive(rules, i);
 	if (rules->entry[i].handle == RELAY_STREAM)
 		stream_refused(rules, i, class, now);
@@ -215,6 +242,7 @@ relay_rules_failed(RelayRules *rules, uint64_t ticket, RelayClass class, int64_t
 	}
 	else
 		probe_returned(rules, i, class, now);
+	end_flight(rules, &row);
 }
 
 /* The client library did not even take the row; no report will come. */
@@ -234,8 +262,11 @@ relay_rules_refused(RelayRules *rules, uint64_t ticket, RelayClass class, int64_
 		relay_rules_failed(rules, ticket, class, now);
 	else
 	{
+		RelayRow	row = rules->entry[i].row;
+
 		relay_entry_arrive(rules, i);
 		refuse(rules, i);		/* it was alone, whatever the batch would have been */
+		end_flight(rules, &row);
 	}
 }
 
@@ -245,15 +276,18 @@ relay_rules_not_taken(RelayRules *rules, uint64_t ticket, int64_t now)
 {
 	int			i = relay_entry_of(rules, ticket);
 	RelayBehind behind = {0};
+	RelayRow	row;
 	int			k;
 
 	rules->read_not_before = now + QUEUE_PAUSE;
 	if (i == NONE || rules->entry[i].state != RELAY_IN_FLIGHT)
 		return;
+	row = rules->entry[i].row;
 	relay_entry_arrive(rules, i);
 	if (rules->entry[i].handle == RELAY_PROBE)
 	{
 		probe_returned(rules, i, RELAY_RETURNED, now);
+		end_flight(rules, &row);
 		return;
 	}
 	relay_leave(&behind, &rules->entry[i].row);

@@ -7,7 +7,11 @@
  */
 #include "relay_state.h"
 
+#include <stddef.h>
 #include <string.h>
+
+/* longer ago than any time that matters */
+#define CENTURY				(INT64_C(100) * 365 * 86400 * USEC_PER_SEC)
 
 /* rows without a key that follow each other into one partition */
 #define SPREAD_ROWS			100
@@ -18,24 +22,22 @@
 void
 relay_rules_init(RelayRules *rules)
 {
+	for (int t = 0; t < rules->ntopics; t++)
+		memset(&rules->topic[t], 0, sizeof(rules->topic[t]));
+	for (int k = 0; k < rules->used_keys; k++)
+		rules->key[k].queued = false;
+	memset((char *) rules + offsetof(RelayRules, window_rows), 0,
+		   sizeof(*rules) - offsetof(RelayRules, window_rows));
 	rules->window_rows = RELAY_WINDOW_ROWS;
 	rules->window_bytes = RELAY_WINDOW_BYTES;
 	rules->stuck_after = 60 * USEC_PER_SEC;
 	rules->max_keys = RELAY_KEYS;
 	rules->generation = 1;
-	rules->stream = RELAY_STREAM_OPEN;
 	rules->batch_bytes = RELAY_BATCH_BYTES;
 	rules->next_batch_bytes = RELAY_BATCH_BYTES;
-	rules->stored_since = false;
-	rules->rebuild_backoff = 0;
-	rules->probe_broken = false;
-	memset(&rules->counts, 0, sizeof(rules->counts));
-	for (int t = 0; t < rules->ntopics; t++)
-		memset(&rules->topic[t], 0, sizeof(rules->topic[t]));
-	rules->ntopics = 0;
+	rules->stored_at = -CENTURY;
 	for (int i = 0; i < RELAY_BUCKETS; i++)
 		rules->partition_bucket[i] = NONE;
-	rules->used_partitions = 0;
 	relay_rules_forget(rules);
 }
 
@@ -141,7 +143,27 @@ window_full(const RelayRules *rules)
 void
 relay_rules_begin(RelayRules *rules)
 {
-	rules->lowered_to = RELAY_SEQ_MAX;
+	rules->lowered = rules->any_late = false;
+	for (int i = 0; i < RELAY_LEAVES; i++)
+		rules->leaf[i].late = RELAY_LEAF_CLEAN;
+}
+
+/*
+ * A transaction that is committing, or has told of its commit meanwhile, may have
+ * put rows into a leaf from a seq on, and the snapshot may show them.  They are
+ * read in this unit of work, in their order with the others.  The position stays,
+ * for the transaction may take long to become visible.
+ */
+void
+relay_rules_committing(RelayRules *rules, int leaf, int64_t seq)
+{
+	RelayLeaf  *l = &rules->leaf[leaf];
+
+	if (l->state != RELAY_LEAF_CLEAN && l->position <= seq)
+		return;					/* they are read anyway */
+	l->late = RELAY_LEAF_DIRTY;
+	l->late_from = seq;
+	rules->any_late = true;
 }
 
 /* Whether there is something to read now. */
@@ -160,8 +182,22 @@ relay_rules_wants_read(const RelayRules *rules, int64_t now)
 	return false;
 }
 
+/* The lowest seq at which a leaf may have rows to be read. */
+static bool
+lowest_of(const RelayLeaf *leaf, int64_t *seq)
+{
+	if (leaf->late != RELAY_LEAF_CLEAN)
+		*seq = leaf->late_from;
+	else if (leaf->state != RELAY_LEAF_CLEAN)
+		*seq = leaf->position;
+	else
+		return false;
+	return true;
+}
+
 /*
- * The next read; false when there is none.
+ * The next read of a unit of work; false when there is none.  After a look, and
+ * after late rows, the same snapshot serves for the next one.
  *
  * Leaves that are not known come first, by a look at their first unpublished
  * row, so that all positions are those of rows.  Then the leaf with the lowest
@@ -172,45 +208,47 @@ bool
 relay_rules_next_read(RelayRules *rules, RelayRead *read)
 {
 	int			lowest = NONE;
+	int64_t		from = 0;
+	RelayLeaf  *leaf;
 
+	*read = (RelayRead) {.upto = RELAY_SEQ_MAX,.limit = RELAY_READ_ROWS,.topic = NONE,.key = NONE};
 	for (int i = 0; i < RELAY_LEAVES; i++)
 	{
-		if (rules->leaf[i].state == RELAY_LEAF_UNREAD)
+		int64_t		seq;
+
+		leaf = &rules->leaf[i];
+		read->peek = leaf->late == RELAY_LEAF_UNREAD ||
+			(leaf->late == RELAY_LEAF_CLEAN && leaf->state == RELAY_LEAF_UNREAD);
+		if (read->peek)
 		{
-			*read = (RelayRead) {i, rules->leaf[i].position, RELAY_SEQ_MAX, 1, true, false, NONE, NONE};
-			rules->leaf[i].lowered = false;
-			return true;
-		}
-		if (rules->leaf[i].state == RELAY_LEAF_DIRTY &&
-			(lowest == NONE || rules->leaf[i].position < rules->leaf[lowest].position))
 			lowest = i;
+			break;
+		}
+		if (lowest_of(leaf, &seq) && (lowest == NONE || seq < from))
+		{
+			lowest = i;
+			from = seq;
+		}
 	}
 	if (lowest == NONE)
 		return false;
 
-	*read = (RelayRead) {lowest, rules->leaf[lowest].position, RELAY_SEQ_MAX, RELAY_READ_ROWS, false, false, NONE, NONE};
-	for (int i = 0; i < RELAY_LEAVES; i++)
-		if (i != lowest && rules->leaf[i].state == RELAY_LEAF_DIRTY &&
-			rules->leaf[i].position <= read->upto)
-			read->upto = rules->leaf[i].position - 1 > read->from ? rules->leaf[i].position - 1 : read->from;
-	rules->leaf[lowest].lowered = false;
-	return true;
-}
+	leaf = &rules->leaf[lowest];
+	read->leaf = lowest;
+	read->late = leaf->late != RELAY_LEAF_CLEAN;
+	lowest_of(leaf, &read->from);
+	if (read->late && leaf->state != RELAY_LEAF_CLEAN)
+		read->upto = leaf->position - 1;
+	if (read->peek)
+		read->limit = 1;
+	for (int i = 0; i < RELAY_LEAVES && !read->peek; i++)
+	{
+		int64_t		seq;
 
-/*
- * The read of rows that a committing transaction may have put below the leaf's
- * position; false when the next read takes them anyway.  The position stays,
- * for the transaction may take long to become visible.
- */
-bool
-relay_rules_late_read(RelayRules *rules, int leaf, int64_t seq, RelayRead *read)
-{
-	const RelayLeaf *l = &rules->leaf[leaf];
-
-	if (l->state != RELAY_LEAF_CLEAN && l->position <= seq)
-		return false;
-	*read = (RelayRead) {leaf, seq, l->state != RELAY_LEAF_CLEAN ? l->position - 1 : RELAY_SEQ_MAX,
-	RELAY_READ_ROWS, false, false, NONE, NONE};
+		if (i != lowest && lowest_of(&rules->leaf[i], &seq) && seq <= read->upto)
+			read->upto = seq > read->from ? seq - 1 : read->from;
+	}
+	leaf->lowered = false;
 	return true;
 }
 
@@ -221,6 +259,12 @@ relay_rules_peeked(RelayRules *rules, const RelayRead *read, bool found, int64_t
 	RelayLeaf  *leaf = &rules->leaf[read->leaf];
 
 	rules->read_failed = false;
+	if (read->late)
+	{
+		leaf->late = found && seq <= read->upto ? RELAY_LEAF_DIRTY : RELAY_LEAF_CLEAN;
+		leaf->late_from = seq;
+		return;
+	}
 	leaf->state = found ? RELAY_LEAF_DIRTY : RELAY_LEAF_CLEAN;
 	leaf->position = seq;
 	if (leaf->lowered)
@@ -237,6 +281,16 @@ relay_rules_read_done(RelayRules *rules, const RelayRead *read, bool complete, i
 	RelayLeaf  *leaf = &rules->leaf[read->leaf];
 
 	rules->read_failed = false;
+	if (read->late)
+	{
+		leaf->late = complete && read->upto < RELAY_SEQ_MAX ? RELAY_LEAF_UNREAD : RELAY_LEAF_CLEAN;
+		leaf->late_from = read->upto + 1;
+		if (leaf->state != RELAY_LEAF_CLEAN && read->upto >= leaf->position - 1)
+			leaf->late = RELAY_LEAF_CLEAN;
+		if (!complete)
+			relay_lower(rules, read->leaf, next);
+		return;
+	}
 	if (!complete)
 		leaf->position = next;
 	else if (read->upto == RELAY_SEQ_MAX)
@@ -278,9 +332,10 @@ spread(RelayRules *rules, int topic, int64_t now)
 			t->spread_left = SPREAD_ROWS;
 			if (++t->spread >= t->partitions)
 			{
-				/* once in a round the library chooses, and so tells how many there are */
 				t->spread = 0;
-				return RELAY_ANY_PARTITION;
+				/* at times the library chooses, and so tells how many there are */
+				if (t->in_flight == 0)
+					return RELAY_ANY_PARTITION;
 			}
 		}
 		place = relay_place(rules, topic, t->spread);
@@ -300,6 +355,7 @@ send_alone(RelayRules *rules, const RelayRow *row, int k, int64_t now, uint64_t 
 	int			i = relay_entry_add(rules, row, now);
 
 	relay_entry_send(rules, i, RELAY_PROBE, now);
+	rules->sent = true;
 	if (topic->state == RELAY_TOPIC_STOPPED)
 		topic->state = RELAY_TOPIC_PROBING;
 	topic->probe_sent = topic->state == RELAY_TOPIC_PROBING;
@@ -318,13 +374,6 @@ ask_key(RelayRules *rules, const RelayRow *row, int k)
 {
 	RelayKey   *key = &rules->key[k];
 
-	if (key->state == RELAY_KEY_HELD && relay_key_is_row(key, row))
-	{
-		/* it is not parked any more: who knows which other rows are */
-		rules->holds_wanted = true;
-		relay_leave(&key->behind, row);
-		return RELAY_FULL;
-	}
 	if (key->state == RELAY_KEY_TRYING && relay_key_is_row(key, row))
 		return RELAY_SKIP;
 	if ((key->state != RELAY_KEY_OPEN && row->seq > key->seq) ||
@@ -373,6 +422,7 @@ row_alone(RelayRules *rules, const RelayRead *read, const RelayRow *row, int64_t
 	{
 		if (k != read->key || !relay_key_is_row(&rules->key[k], row))
 			return RELAY_SKIP;	/* another row took its place */
+		rules->met = true;
 		if (!relay_key_may_try(rules, &rules->key[k], now))
 		{
 			rules->key[k].try_at = now + BACKOFF_MIN;
@@ -408,9 +458,18 @@ relay_rules_row(RelayRules *rules, const RelayRead *read, RelayRow *row, int64_t
 		return row_alone(rules, read, row, now, ticket);
 	if (rules->stream != RELAY_STREAM_OPEN || rules->holds_wanted || window_full(rules))
 		return RELAY_FULL;
-	if (rules->lowered_to <= row->seq)
+	if (rules->lowered && rules->lowered_to <= row->seq)
 		return RELAY_FULL;		/* rows before it were let go meanwhile: they come first */
+	k = relay_key_find(rules, row);
+	if (k != NONE && rules->key[k].state == RELAY_KEY_HELD && relay_key_is_row(&rules->key[k], row))
+	{
+		/* it is not parked any more: who knows which other rows are */
+		rules->holds_wanted = true;
+		relay_leave(&rules->key[k].behind, row);
+		return RELAY_FULL;
+	}
 	if (topic->state != RELAY_TOPIC_OPEN &&
+		!(topic->state == RELAY_TOPIC_CROWDED && k != NONE) &&
 		!(topic->state == RELAY_TOPIC_PROBING && !topic->probe_sent && topic->in_flight == 0))
 	{
 		relay_leave(&topic->behind, row);
@@ -426,7 +485,6 @@ relay_rules_row(RelayRules *rules, const RelayRead *read, RelayRow *row, int64_t
 		return RELAY_SKIP;
 	}
 
-	k = relay_key_find(rules, row);
 	if (k != NONE)
 	{
 		verdict = ask_key(rules, row, k);
@@ -441,7 +499,7 @@ relay_rules_row(RelayRules *rules, const RelayRead *read, RelayRow *row, int64_t
 	if (topic->state == RELAY_TOPIC_PROBING)
 		return send_alone(rules, row, k, now, ticket);
 
-	if ((row->key != 0 && !relay_confirmed(rules, place, now) && rules->partition[place].in_flight > 0) ||
+	if (!relay_may_begin(rules, place, now) ||
 		relay_over_share(rules, place, now))
 	{
 		relay_leave_at(rules, place, row);
@@ -518,6 +576,9 @@ relay_rules_wake_at(const RelayRules *rules, int64_t now)
 {
 	int64_t		at = earlier(relay_mark_at(rules), stream_at(rules));
 
+	if (rules->nready > 0 && rules->stream == RELAY_STREAM_OPEN &&
+		rules->in_flight + rules->acknowledged + rules->refused < rules->window_rows)
+		return 0;				/* rows that waited may go */
 	if (rules->unnoted.first != NONE)
 		at = earlier(at, rules->note_not_before);
 	at = earlier(at, alone_at(rules, now));

@@ -133,7 +133,6 @@ typedef struct RelayEntry
 	int			next;			/* in the list of its state */
 	int			previous;
 	int			place;			/* its partition's */
-	bool		late;			/* committed after a higher seq of its key was sent */
 	bool		park;			/* refused: for the last time */
 	bool		aside;			/* acknowledged: can't be marked, and is tried again later */
 	int64_t		since;			/* in this state */
@@ -151,7 +150,8 @@ typedef enum RelayKeyState
 
 typedef struct RelayKey
 {
-	uint64_t	hash;
+	uint64_t	hash;			/* 0: free */
+	bool		own;			/* of one row, which has no key */
 	RelayKeyState state;
 	int			next_in_bucket; /* or in the list of free keys */
 	int			topic;
@@ -172,14 +172,19 @@ typedef struct RelayKey
 	bool		was_held;		/* trying: other rows of it may be parked */
 	bool		queued;			/* in the ring of keys whose next row may go */
 
-	/* to see whether the order was kept */
-	bool		came_back;		/* rows that were sent came back, from low on */
-	int64_t		low;
-	int64_t		high_sent;
-	bool		stored;			/* some row was; the highest: */
+	/* to see whether the order was kept: the highest row that was stored, */
+	bool		stored;
 	int64_t		high_seq;
 	int64_t		high_offset;
 	int32_t		high_partition;
+	uint32_t	high_number;	/* of its ticket */
+	uint32_t	high_from;		/* generation of the stream */
+
+	/* and the lowest that the stream was refused */
+	bool		refused;
+	int64_t		low_seq;
+	uint32_t	low_number;
+	uint32_t	low_from;
 } RelayKey;
 
 typedef enum RelayTopicState
@@ -244,6 +249,10 @@ typedef struct RelayLeaf
 	bool		lowered;		/* during the read under way, to: */
 	int64_t		lowered_to;
 
+	/* rows that a committing transaction may have put below the position */
+	RelayLeafState late;		/* in this unit of work; CLEAN: none */
+	int64_t		late_from;
+
 	RelayList	acknowledged;	/* rows that wait for their mark */
 	int			nacknowledged;
 	int			chunk;			/* marks of one transaction, at most */
@@ -270,13 +279,7 @@ typedef struct RelayCounts
 
 typedef struct RelayRules
 {
-	/* settings */
-	int			window_rows;
-	int64_t		window_bytes;
-	int64_t		stuck_after;	/* how long a partition may stand while others move */
-	int			max_keys;		/* as many as are remembered */
-
-	RelayLeaf	leaf[RELAY_LEAVES];
+	/* large tables, of which only the used part is ever looked at */
 	RelayEntry	entry[RELAY_ENTRIES];
 	RelayKey	key[RELAY_KEYS];
 	RelayTopic	topic[RELAY_TOPICS];
@@ -284,7 +287,16 @@ typedef struct RelayRules
 	int			bucket[RELAY_BUCKETS];
 	int			key_bucket[RELAY_BUCKETS];
 	int			partition_bucket[RELAY_BUCKETS];
+	int			slow[RELAY_PARTITIONS]; /* partitions with rows left behind */
+	int			ready[RELAY_KEYS];	/* ring of keys whose next row may go */
 
+	/* settings: from here on, all is cleared at the start */
+	int			window_rows;
+	int64_t		window_bytes;
+	int64_t		stuck_after;	/* how long a partition may stand while others move */
+	int			max_keys;		/* as many as are remembered */
+
+	RelayLeaf	leaf[RELAY_LEAVES];
 	int			free;			/* first free entry; beyond used_entries none was ever used */
 	int			used_entries;
 	int			free_key;
@@ -304,12 +316,14 @@ typedef struct RelayRules
 	int64_t		read_not_before;
 	bool		read_failed;	/* the last read did */
 	bool		holds_wanted;	/* the parked rows are to be read first */
-	int64_t		lowered_to;		/* since the unit of work began, of any leaf */
+	bool		any_late;		/* in this unit of work */
+	bool		lowered;		/* some leaf, since the unit of work began, to: */
+	int64_t		lowered_to;
 	RelayBehind returned;		/* by a producer that is being made anew */
 	int			trying;			/* first key that is */
-	int			slow[RELAY_PARTITIONS]; /* partitions with rows left behind */
+	bool		met;			/* the row of the last read that goes alone was there, */
+	bool		sent;			/* and was sent */
 	int			nslow;
-	int			ready[RELAY_KEYS];	/* ring of keys whose next row may go */
 	int			first_ready;
 	int			nready;
 
@@ -352,6 +366,7 @@ typedef struct RelayRead
 	int64_t		upto;
 	int			limit;
 	bool		peek;			/* only find the first */
+	bool		late;			/* below the leaf's position */
 	bool		alone;			/* one row, to be sent alone */
 	int			topic;			/* alone: that is probed, or RELAY_NONE */
 	int			key;			/* alone: whose row it is, or RELAY_NONE */
@@ -392,9 +407,9 @@ extern void relay_rules_sweep(RelayRules *rules);
 extern void relay_rules_nothing(RelayRules *rules);
 extern void relay_rules_hint(RelayRules *rules, int leaf, int64_t seq);
 extern void relay_rules_begin(RelayRules *rules);
+extern void relay_rules_committing(RelayRules *rules, int leaf, int64_t seq);
 extern bool relay_rules_wants_read(const RelayRules *rules, int64_t now);
 extern bool relay_rules_next_read(RelayRules *rules, RelayRead *read);
-extern bool relay_rules_late_read(RelayRules *rules, int leaf, int64_t seq, RelayRead *read);
 extern RelayVerdict relay_rules_row(RelayRules *rules, const RelayRead *read, RelayRow *row,
 									int64_t now, uint64_t *ticket);
 extern bool relay_rules_next_waiting(RelayRules *rules, uint64_t *ticket, int64_t now);
@@ -407,8 +422,8 @@ extern bool relay_rules_retrying(const RelayRules *rules);
 
 /* relay_keys.c: keys that are held, rows that are tried alone */
 extern bool relay_rules_next_alone(RelayRules *rules, RelayRead *read, int64_t now);
-extern void relay_rules_alone_done(RelayRules *rules, const RelayRead *read, int64_t now);
-extern uint64_t relay_rules_broken(RelayRules *rules, const RelayRow *row, int64_t now);
+extern void relay_rules_alone_done(RelayRules *rules, const RelayRead *read);
+extern uint64_t relay_rules_broken(RelayRules *rules, const RelayRead *read, RelayRow *row, int64_t now);
 extern bool relay_rules_nth_refusal(const RelayRules *rules, int n, RelayRefusal *refusal, int64_t now);
 extern void relay_rules_noted(RelayRules *rules, const RelayRefusal *refusal, bool found, int64_t now);
 extern void relay_rules_note_failed(RelayRules *rules, int64_t now);

@@ -86,13 +86,28 @@ relay_place(RelayRules *rules, int topic, int32_t number)
 }
 
 /* Whether the stream has stored something there, and Kafka still knows of it. */
-bool
+static bool
 relay_confirmed(const RelayRules *rules, int place, int64_t now)
 {
 	const RelayPartition *partition = &rules->partition[place];
 
 	return partition->number >= 0 && partition->confirmed == rules->generation &&
 		now - partition->stored_at < CONFIRMED_FOR;
+}
+
+/*
+ * Whether a row may be sent there: the stream is known there, or the row is the
+ * only one.  Rows whose partition was not known when they were sent
+ * may be anywhere.
+ */
+bool
+relay_may_begin(RelayRules *rules, int place, int64_t now)
+{
+	int			topic = rules->partition[place].topic;
+
+	return relay_confirmed(rules, place, now) ||
+		(rules->partition[place].in_flight == 0 &&
+		 rules->partition[relay_place(rules, topic, RELAY_ANY_PARTITION)].in_flight == 0);
 }
 
 /* Whether others are held up when this partition takes more of the window. */
@@ -149,14 +164,25 @@ relay_leave_at(RelayRules *rules, int place, const RelayRow *row)
 	partition->listed = true;
 }
 
+/* Whether rows of a topic below a seq are left behind with one of its partitions. */
+bool
+relay_left_before(const RelayRules *rules, int topic, int64_t seq)
+{
+	for (int n = 0; n < rules->nslow; n++)
+	{
+		const RelayPartition *partition = &rules->partition[rules->slow[n]];
+
+		if (partition->topic == topic && partition->behind.any && partition->behind.seq < seq)
+			return true;
+	}
+	return false;
+}
+
 /* Whether rows that were left behind with a partition may go. */
 static bool
-may_go(const RelayRules *rules, int place, int64_t now)
+may_go(RelayRules *rules, int place, int64_t now)
 {
-	const RelayPartition *partition = &rules->partition[place];
-
-	return partition->in_flight == 0 ||
-		(relay_confirmed(rules, place, now) && !has_share(rules, place, now, 2));
+	return relay_may_begin(rules, place, now) && !has_share(rules, place, now, 2);
 }
 
 static void
@@ -227,6 +253,26 @@ drop_waiting(RelayRules *rules, int topic, RelayBehind *behind)
 	}
 }
 
+/* What one stopped is stopped by another. */
+static void
+move_behind(RelayBehind *to, RelayBehind *from)
+{
+	if (!from->any)
+		return;
+	if (!to->any)
+		*to = *from;
+	else
+	{
+		if (from->seq < to->seq)
+		{
+			to->seq = from->seq;
+			to->leaf = from->leaf;
+		}
+		to->leaves |= from->leaves;
+	}
+	from->any = false;
+}
+
 static void
 close_topic(RelayRules *rules, int topic, RelayTopicState state, RelayClass reason)
 {
@@ -237,7 +283,16 @@ close_topic(RelayRules *rules, int topic, RelayTopicState state, RelayClass reas
 	t->state = state;
 	t->reason = reason;
 	t->probe_sent = false;
+	if (state == RELAY_TOPIC_CROWDED)
+		return;					/* keys that are known go on */
 	drop_waiting(rules, topic, &t->behind);
+	for (int n = 0; n < rules->nslow; n++)
+	{
+		RelayPartition *partition = &rules->partition[rules->slow[n]];
+
+		if (partition->topic == topic)
+			move_behind(&t->behind, &partition->behind);
+	}
 }
 
 /* A topic takes nothing: it stops, and is probed after a pause that doubles. */
@@ -292,7 +347,7 @@ relay_topic_crowd(RelayRules *rules, const RelayRow *row)
 static void
 release_crowded(RelayRules *rules)
 {
-	if (rules->counts.stopped_topics == 0 || rules->max_keys - rules->nkeys < rules->max_keys / 16 + 1)
+	if (rules->counts.stopped_topics == 0 || rules->max_keys - rules->nkeys <= rules->max_keys / 16)
 		return;
 	for (int t = 0; t < rules->ntopics; t++)
 		if (rules->topic[t].state == RELAY_TOPIC_CROWDED)
