@@ -333,6 +333,7 @@ relay_produce(RelayWorker *w)
 
 	if (w->stream == NULL)
 		return false;
+	relay_outbox_settle(w->rules.in_flight + w->rules.acknowledged + RELAY_READ_ROWS, w->rules.window_rows);
 	any = send_waiting(w);
 	if ((w->rules.counts.trying_keys > 0 || w->rules.counts.stopped_topics > 0) &&
 		!relay_attempt(w, read_alone, &any))
@@ -342,7 +343,6 @@ relay_produce(RelayWorker *w)
 	}
 	if (!relay_rules_wants_read(&w->rules, relay_now_usec()))
 		return any;
-	relay_outbox_settle(w->rules.in_flight + w->rules.acknowledged + RELAY_READ_ROWS, w->rules.window_rows);
 	if (!relay_attempt(w, read_and_produce, NULL))
 		reading_failed(w);
 	return true;
