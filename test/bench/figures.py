@@ -8,7 +8,7 @@ import sys
 import time
 
 
-PATIENCE = 60
+PATIENCE = 120
 
 
 class Failed(Exception):

@@ -81,7 +81,9 @@ class Relay(Sides):
 
     def latency(self):
         for rate in 300, 3000:
+            cpu = cpu_usec(self.pid())
             marked, received = self.live_relay(rate, self.live_seconds, connections=4 if rate < 1000 else 16)
+            cpu = (cpu_usec(self.pid()) - cpu) / rate / (self.live_seconds + 1)
             pace = bare('pace', self.kafka.brokers, self.topic(1), 1, rate * self.live_seconds, 400, KEYS, rate)
             what = f'commit to mark at {rate:,} events/s (ms)'
             if rate == 300:
@@ -91,7 +93,8 @@ class Relay(Sides):
             for name, ours in ('p50', p50(marked)), ('p99', p99(marked)):
                 self.figure(f'{what}, {name}, against a producer\'s acknowledgements', ours, pace[name],
                             pace[name] / ours, None)
-            say(f'live, {rate} events/s: INSERT to consumer p50 {p50(received):.2f} ms, p99 {p99(received):.2f} ms')
+            say(f'live, {rate} events/s: INSERT to consumer p50 {p50(received):.2f} ms, p99 {p99(received):.2f} ms; '
+                f'{cpu:.0f} us of CPU an event')
 
     def debezium(self):
         """In both configurations, one after the other."""
