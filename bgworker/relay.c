@@ -37,7 +37,6 @@
 
 #include "compat.h"
 #include "relay.h"
-#include "relay_outbox.h"
 
 PG_MODULE_MAGIC;
 
@@ -119,6 +118,9 @@ hear_commits(RelayWorker *w)
 	}
 	if (pg_atomic_exchange_u32(&w->slot->sweep, 0) != 0)
 		relay_rules_sweep(&w->rules);
+	/* another policy may let rows go that were passed by */
+	if (pg_atomic_exchange_u32(&w->slot->topics_changed, 0) != 0)
+		relay_rules_sweep(&w->rules);
 }
 
 /* Sleeps until there is something to do. */
@@ -128,26 +130,24 @@ sleep_until(RelayWorker *w, int64 wake_at)
 	static uint32 wait_event = 0;
 	WaitEvent	events[3];
 	long		timeout = -1;
+	long		untold;
 
 	if (wait_event == 0)
 		wait_event = WaitEventExtensionNew("IdemRelay");
 	if (wake_at != RELAY_NEVER)
 		timeout = (long) Max((wake_at - relay_now_usec() + 999) / 1000, 0);
 
+	/* what autovacuum is to know is told now and then, and in the end */
+	untold = pgstat_report_stat(false);
+	if (untold > 0 && (timeout < 0 || untold < timeout))
+		timeout = untold;
+	else
+		untold = 0;
+
 	/* the events only tell that it is worth a look, and all is looked at */
-	(void) WaitEventSetWait(w->wait_set, timeout, events, lengthof(events), wait_event);
+	if (WaitEventSetWait(w->wait_set, timeout, events, lengthof(events), wait_event) == 0 && untold > 0)
+		pgstat_report_stat(true);
 	ResetLatch(MyLatch);
-}
-
-/* Sleeps until the rules, or the statistics, have something to do. */
-static void
-rest(RelayWorker *w)
-{
-	int64		now = relay_now_usec();
-	int64		wake_at = w->stream != NULL ? relay_rules_wake_at(&w->rules, now) : RELAY_NEVER;
-	int64		report_in = relay_outbox_report();
-
-	sleep_until(w, report_in == RELAY_NEVER ? wake_at : Min(wake_at, now + report_in));
 }
 
 /*
@@ -321,6 +321,6 @@ relay_main(Datum arg)
 		relay_write(w);
 		relay_publish_state(w);
 		if (!busy)
-			rest(w);
+			sleep_until(w, w->stream != NULL ? relay_rules_wake_at(&w->rules, relay_now_usec()) : RELAY_NEVER);
 	}
 }

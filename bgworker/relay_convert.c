@@ -21,6 +21,7 @@
 #include "compat.h"
 #include "relay_convert.h"
 #include "relay_json.h"
+#include "relay_retention.h"
 #include "relay_rules.h"
 #include "relay_topics.h"
 
@@ -253,29 +254,32 @@ relay_record_bytes(const RelayRecord *record)
 }
 
 /*
- * The timestamp of a record.  Neither infinity nor a clock that runs ahead makes
- * a time for Kafka.
+ * The timestamp of a record.  Neither infinity, nor a clock that runs ahead, nor
+ * a time before Unix's began (0 is no timestamp to the client library) makes one
+ * for Kafka: the time of sending then does.
  */
 static int64
-record_timestamp(const char *topic, TimestampTz created_at, TimestampTz now)
+record_timestamp(int topic, const char *name, TimestampTz created_at, TimestampTz now)
 {
-	if (relay_topics_get(topic)->send_time ||
-		TIMESTAMP_NOT_FINITE(created_at) || created_at > now)
+	if (relay_topics_get(name)->send_time ||
+		TIMESTAMP_NOT_FINITE(created_at) || created_at > now ||
+		created_at < -UNIX_TO_POSTGRES_MS * 1000 + 1000 ||
+		relay_retention_is_old(topic, (now - created_at) / 1000))
 		created_at = now;
-	return Max(created_at / 1000 + UNIX_TO_POSTGRES_MS, 0);
+	return created_at / 1000 + UNIX_TO_POSTGRES_MS;
 }
 
 /*
- * Makes a Kafka record of a row, but for its topic, which is set.  It points
- * into the row and into the current memory context.  Raises an error when the row can't be one: a character
+ * Makes a Kafka record of a row, but for its topic, which is set and has a
+ * number.  It points into the row and into the current memory context.  Raises an error when the row can't be one: a character
  * without a UTF-8 form, a payload that is too large.
  */
 void
-relay_convert(const Datum *values, const bool *nulls, const char *source,
-			  TimestampTz now, RelayRecord *record)
+relay_convert(const Datum *values, const bool *nulls, int topic,
+			  const char *source, TimestampTz now, RelayRecord *record)
 {
 	record->key = text_column(values, nulls, COL_PARTITION_KEY);
 	record->value = payload(values, nulls);
-	record->timestamp_ms = record_timestamp(record->topic, DatumGetTimestampTz(values[COL_CREATED_AT]), now);
+	record->timestamp_ms = record_timestamp(topic, record->topic, DatumGetTimestampTz(values[COL_CREATED_AT]), now);
 	make_headers(values, nulls, source, now, record);
 }

@@ -34,8 +34,8 @@ typedef enum RelayColumn
 	COL_ATTEMPTS
 } RelayColumn;
 
-extern void relay_convert(const Datum *values, const bool *nulls, const char *source,
-						  TimestampTz now, RelayRecord *record);
+extern void relay_convert(const Datum *values, const bool *nulls, int topic,
+						  const char *source, TimestampTz now, RelayRecord *record);
 extern int	relay_record_bytes(const RelayRecord *record);
 
 #endif							/* RELAY_CONVERT_H */

@@ -56,6 +56,7 @@ relay_attempt(RelayWorker *w, void (*work) (RelayWorker *, void *), void *arg)
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);
+	relay_rules_end(&w->rules);
 	return ok;
 }
 

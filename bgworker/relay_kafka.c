@@ -426,7 +426,8 @@ relay_kafka_purge(RelayKafka *kafka, bool in_flight_too)
 }
 
 /*
- * Asks Kafka for the largest batch that a topic takes.  The answer is an event;
+ * Asks Kafka for the largest batch that a topic takes, and how long it keeps
+ * records.  The answer is an event;
  * false: there will be none.
  */
 bool
@@ -503,10 +504,12 @@ fill_limit(rd_kafka_event_t *from, RelayKafkaEvent *event)
 	const rd_kafka_ConfigResource_t **resources;
 	const rd_kafka_ConfigEntry_t **entries;
 	size_t		n = 0;
+	bool		deletes = true;
 
 	event->kind = RELAY_KAFKA_LIMIT;
 	event->topic = (int) (intptr_t) rd_kafka_event_opaque(from);
 	event->limit = 0;
+	event->retention_ms = -2;
 	resources = rd_kafka_DescribeConfigs_result_resources(result, &n);
 	if (rd_kafka_event_error(from) != RD_KAFKA_RESP_ERR_NO_ERROR || n != 1 ||
 		rd_kafka_ConfigResource_error(resources[0]) != RD_KAFKA_RESP_ERR_NO_ERROR)
@@ -518,7 +521,13 @@ fill_limit(rd_kafka_event_t *from, RelayKafkaEvent *event)
 
 		if (value != NULL && strcmp(rd_kafka_ConfigEntry_name(entries[i]), "max.message.bytes") == 0)
 			event->limit = (uint32_t) strtoul(value, NULL, 10);
+		if (value != NULL && strcmp(rd_kafka_ConfigEntry_name(entries[i]), "retention.ms") == 0)
+			event->retention_ms = Max(strtoll(value, NULL, 10), -1);
+		if (value != NULL && strcmp(rd_kafka_ConfigEntry_name(entries[i]), "cleanup.policy") == 0)
+			deletes = strstr(value, "delete") != NULL;
 	}
+	if (!deletes)
+		event->retention_ms = -1;
 }
 
 /* Takes the next thing that the library has to say; false: nothing more. */

@@ -63,6 +63,7 @@ typedef struct RelayKafkaEvent
 	/* answer */
 	int			topic;			/* number that was given with the question */
 	uint32_t	limit;			/* max.message.bytes of the topic; 0: not learned */
+	int64_t		retention_ms;	/* of the topic; -1: for ever, -2: not learned */
 
 	/* all kinds: empty when there is no error */
 	char		text[RELAY_KAFKA_TEXT];

@@ -438,44 +438,6 @@ relay_rules_alone_done(RelayRules *rules, const RelayRead *read)
 	}
 }
 
-/*
- * A row could not be made into a Kafka record: it is refused, alone, if it may go
- * now.  The rows before it in the read were dealt with.  Gives the ticket of the
- * refusal, 0 if there is none.
- */
-uint64_t
-relay_rules_broken(RelayRules *rules, const RelayRead *read, RelayRow *row, int64_t now)
-{
-	RelayLeaf  *leaf = &rules->leaf[row->leaf];
-	int			i = relay_entry_find(rules, row);
-	RelayVerdict verdict = RELAY_PRODUCE;
-	uint64_t	ticket = 0;
-
-	if (i == NONE)
-		verdict = relay_rules_row(rules, read, row, now, &ticket);
-	else if (rules->entry[i].state == RELAY_IN_FLIGHT)
-		ticket = relay_ticket_of(rules, i);
-	if (read->alone)
-		relay_rules_alone_done(rules, read);
-	else if (leaf->state == RELAY_LEAF_DIRTY && leaf->position <= row->seq &&
-			 !(leaf->lowered && leaf->lowered_to <= row->seq))
-		leaf->position = verdict == RELAY_FULL || row->seq == RELAY_SEQ_MAX ? row->seq : row->seq + 1;
-
-	if (verdict == RELAY_WAIT)
-	{
-		int			k = relay_key_find(rules, row);
-
-		i = relay_entry_of(rules, ticket);
-		relay_list_remove(rules, &rules->key[k].waiting, i);
-		rules->key[k].nwaiting--;
-		rules->waiting--;
-		relay_entry_send(rules, i, RELAY_PROBE, now);
-	}
-	if (ticket != 0)
-		relay_rules_refused(rules, ticket, RELAY_ROW, now);
-	return ticket;
-}
-
 /* ---- refusals, which are noted in the table ---- */
 
 /* The nth refusal to be noted now, from 0 on; false: there are not so many. */

@@ -74,9 +74,6 @@ relay_outbox_begin(void)
 	return OidIsValid(root) ? extension : InvalidOid;
 }
 
-/* what was written and not reported to the statistics yet; 0: nothing */
-static TimestampTz unreported_since = 0;
-
 /* Commits it, and lets autovacuum know of what it wrote. */
 void
 relay_outbox_end(void)
@@ -84,31 +81,8 @@ relay_outbox_end(void)
 	SPI_finish();
 	PopActiveSnapshot();
 	CommitTransactionCommand();
-	if (pgstat_report_stat(false) == 0)
-		unreported_since = 0;
-	else if (unreported_since == 0)
-		unreported_since = GetCurrentTimestamp();
+	pgstat_report_stat(false);
 	pgstat_report_activity(STATE_IDLE, NULL);
-}
-
-/*
- * Reports what the server has put off reporting, since that cost time and more
- * was to come: but the worker may have nothing to do for hours.  Gives how long
- * it may sleep, in microseconds.
- */
-int64
-relay_outbox_report(void)
-{
-	int64		age;
-
-	if (unreported_since == 0)
-		return RELAY_NEVER;
-	age = GetCurrentTimestamp() - unreported_since;
-	if (age >= 0 && age < USECS_PER_SEC)
-		return USECS_PER_SEC - age;
-	pgstat_report_stat(true);
-	unreported_since = 0;
-	return RELAY_NEVER;
 }
 
 /*
@@ -239,7 +213,7 @@ take_row(Reading *reading, const Datum *values, const bool *nulls, RelayRecord *
 	current_row.topic = relay_names_number(record->topic);
 	current_row.key = relay_names_key(record->topic, values[COL_PARTITION_KEY], nulls[COL_PARTITION_KEY]);
 
-	relay_convert(values, nulls, reading->source, reading->now, record);
+	relay_convert(values, nulls, current_row.topic, reading->source, reading->now, record);
 	current_row.bytes = relay_record_bytes(record);
 }
 

@@ -21,7 +21,6 @@ typedef bool (*RelayRowSink) (void *arg, RelayRow *row, const RelayRecord *recor
 
 extern Oid	relay_outbox_begin(void);
 extern void relay_outbox_end(void);
-extern int64 relay_outbox_report(void);
 extern bool relay_outbox_first(const RelayRead *read, int64 *seq);
 extern int	relay_outbox_read(const RelayRead *read, const char *source,
 							  RelayRowSink sink, void *arg);

@@ -15,6 +15,7 @@
 #include "compat.h"
 #include "relay.h"
 #include "relay_names.h"
+#include "relay_retention.h"
 
 /* why the rows of the entries were refused, until that is noted in the table */
 static char *refusal_text[RELAY_ENTRIES];
@@ -155,6 +156,7 @@ hear_event(RelayWorker *w, RelayHandle handle, const RelayKafkaEvent *event)
 			break;
 		case RELAY_KAFKA_LIMIT:
 			relay_rules_limit(&w->rules, event->topic, event->limit, relay_now_usec());
+			relay_retention_learned(event->topic, event->retention_ms, relay_now_usec());
 			break;
 		case RELAY_KAFKA_OUTAGE:
 			w->outage = true;
@@ -241,5 +243,12 @@ relay_producers_mind(RelayWorker *w)
 
 		if (probe == NULL || !relay_kafka_ask_limit(probe, relay_names_topic(topic), topic))
 			relay_rules_limit(&w->rules, topic, 0, relay_now_usec());
+	}
+	while ((topic = relay_retention_ask(relay_now_usec())) != RELAY_NONE)
+	{
+		RelayKafka *probe = relay_producers_probe(w);
+
+		if (probe == NULL || !relay_kafka_ask_limit(probe, relay_names_topic(topic), topic))
+			relay_retention_learned(topic, RELAY_RETENTION_NOT_LEARNED, relay_now_usec());
 	}
 }

@@ -110,6 +110,7 @@ relay_rules_sweep(RelayRules *rules)
 	{
 		rules->leaf[i].state = RELAY_LEAF_UNREAD;
 		rules->leaf[i].position = RELAY_SEQ_MIN;
+		rules->leaf[i].late = RELAY_LEAF_CLEAN;
 	}
 	rules->holds_wanted = true;
 }
@@ -143,9 +144,17 @@ window_full(const RelayRules *rules)
 void
 relay_rules_begin(RelayRules *rules)
 {
-	rules->lowered = rules->any_late = false;
-	for (int i = 0; i < RELAY_LEAVES; i++)
+	rules->lowered = false;
+	relay_rules_end(rules);
+}
+
+/* It has ended, one way or the other. */
+void
+relay_rules_end(RelayRules *rules)
+{
+	for (int i = 0; i < RELAY_LEAVES && rules->any_late; i++)
 		rules->leaf[i].late = RELAY_LEAF_CLEAN;
+	rules->any_late = false;
 }
 
 /*
@@ -440,17 +449,13 @@ row_alone(RelayRules *rules, const RelayRead *read, const RelayRow *row, int64_t
 }
 
 /*
- * What to do with a row just read, and a ticket for it unless it is skipped.
- * For a row without a key, the partition is chosen here.
+ * What comes before all else.  RELAY_PRODUCE: nothing of it stops the row.
  */
-RelayVerdict
-relay_rules_row(RelayRules *rules, const RelayRead *read, RelayRow *row, int64_t now, uint64_t *ticket)
+static RelayVerdict
+look_at(RelayRules *rules, const RelayRead *read, const RelayRow *row, int64_t now, uint64_t *ticket)
 {
 	RelayTopic *topic = &rules->topic[row->topic];
-	RelayVerdict verdict;
-	int			place;
 	int			k;
-	int			i;
 
 	if (relay_entry_find(rules, row) != NONE)
 		return RELAY_SKIP;
@@ -475,6 +480,26 @@ relay_rules_row(RelayRules *rules, const RelayRead *read, RelayRow *row, int64_t
 		relay_leave(&topic->behind, row);
 		return RELAY_SKIP;
 	}
+	return RELAY_PRODUCE;
+}
+
+/*
+ * What to do with a row just read, and a ticket for it unless it is skipped.
+ * For a row without a key, the partition is chosen here.
+ */
+RelayVerdict
+relay_rules_row(RelayRules *rules, const RelayRead *read, RelayRow *row, int64_t now, uint64_t *ticket)
+{
+	RelayTopic *topic = &rules->topic[row->topic];
+	RelayVerdict verdict;
+	int			place;
+	int			k;
+	int			i;
+
+	verdict = look_at(rules, read, row, now, ticket);
+	if (verdict != RELAY_PRODUCE)
+		return verdict;
+	k = relay_key_find(rules, row);
 
 	if (row->key == 0)
 		row->partition = spread(rules, row->topic, now);
@@ -484,7 +509,6 @@ relay_rules_row(RelayRules *rules, const RelayRead *read, RelayRow *row, int64_t
 		relay_leave_at(rules, place, row);
 		return RELAY_SKIP;
 	}
-
 	if (k != NONE)
 	{
 		verdict = ask_key(rules, row, k);
@@ -521,6 +545,44 @@ relay_rules_row(RelayRules *rules, const RelayRead *read, RelayRow *row, int64_t
 	relay_entry_send(rules, i, RELAY_STREAM, now);
 	*ticket = relay_ticket_of(rules, i);
 	return RELAY_PRODUCE;
+}
+
+/*
+ * A row that was read could not be made into a Kafka record: it is refused, alone,
+ * if it may go now.  The rows before it in the read were dealt with.  Gives the
+ * ticket of the refusal, 0 if there is none.
+ */
+uint64_t
+relay_rules_broken(RelayRules *rules, const RelayRead *read, const RelayRow *row, int64_t now)
+{
+	RelayLeaf  *leaf = &rules->leaf[row->leaf];
+	uint64_t	ticket = 0;
+	RelayVerdict verdict = look_at(rules, read, row, now, &ticket);
+	int			k = relay_key_find(rules, row);
+
+	if (verdict == RELAY_PRODUCE && k != NONE)
+		verdict = ask_key(rules, row, k);
+	if (verdict == RELAY_PRODUCE && row->attempts > 0)
+	{
+		relay_key_try(rules, row, now);
+		verdict = RELAY_SKIP;
+	}
+	if (verdict == RELAY_PRODUCE)
+	{
+		int			i = relay_entry_add(rules, row, now);
+
+		relay_entry_send(rules, i, RELAY_PROBE, now);
+		ticket = relay_ticket_of(rules, i);
+	}
+	if (ticket != 0)
+		relay_rules_refused(rules, ticket, RELAY_ROW, now);
+
+	if (read->alone)
+		relay_rules_alone_done(rules, read);
+	else if (leaf->state == RELAY_LEAF_DIRTY && leaf->position <= row->seq &&
+			 !(leaf->lowered && leaf->lowered_to <= row->seq))
+		leaf->position = verdict == RELAY_FULL || row->seq == RELAY_SEQ_MAX ? row->seq : row->seq + 1;
+	return ticket;
 }
 
 /* ---- waiting ---- */

@@ -407,11 +407,14 @@ extern void relay_rules_sweep(RelayRules *rules);
 extern void relay_rules_nothing(RelayRules *rules);
 extern void relay_rules_hint(RelayRules *rules, int leaf, int64_t seq);
 extern void relay_rules_begin(RelayRules *rules);
+extern void relay_rules_end(RelayRules *rules);
 extern void relay_rules_committing(RelayRules *rules, int leaf, int64_t seq);
 extern bool relay_rules_wants_read(const RelayRules *rules, int64_t now);
 extern bool relay_rules_next_read(RelayRules *rules, RelayRead *read);
 extern RelayVerdict relay_rules_row(RelayRules *rules, const RelayRead *read, RelayRow *row,
 									int64_t now, uint64_t *ticket);
+extern uint64_t relay_rules_broken(RelayRules *rules, const RelayRead *read, const RelayRow *row,
+								   int64_t now);
 extern bool relay_rules_next_waiting(RelayRules *rules, uint64_t *ticket, int64_t now);
 extern void relay_rules_not_taken(RelayRules *rules, uint64_t ticket, int64_t now);
 extern void relay_rules_peeked(RelayRules *rules, const RelayRead *read, bool found, int64_t seq);
@@ -423,7 +426,6 @@ extern bool relay_rules_retrying(const RelayRules *rules);
 /* relay_keys.c: keys that are held, rows that are tried alone */
 extern bool relay_rules_next_alone(RelayRules *rules, RelayRead *read, int64_t now);
 extern void relay_rules_alone_done(RelayRules *rules, const RelayRead *read);
-extern uint64_t relay_rules_broken(RelayRules *rules, const RelayRead *read, RelayRow *row, int64_t now);
 extern bool relay_rules_nth_refusal(const RelayRules *rules, int n, RelayRefusal *refusal, int64_t now);
 extern void relay_rules_noted(RelayRules *rules, const RelayRefusal *refusal, bool found, int64_t now);
 extern void relay_rules_note_failed(RelayRules *rules, int64_t now);

@@ -850,13 +850,18 @@ COMMENT ON COLUMN idem.outbox_once.expires_at IS 'the fact may be stated anew fr
 --	aggregate_id	id of the thing the event is about, sent as ce_subject
 --	payload_bytes	value of the record, sent untouched; not with payload.
 --					Both NULL: a tombstone
+--	ordered			one transaction after another writes ordered events of a topic
+--					and key, so that they are published in the order in which the
+--					transactions commit.  Without it, two that are open at the same
+--					time may commit against the order of their seq
 --
 -- With a once_key it waits for a concurrent emission of the same fact to commit
--- or roll back.
+-- or roll back; ordered, for other transactions with ordered events of the key to
+-- end.  lock_timeout applies, and deadlocks are possible.
 --
--- Raises 22004 (NULL topic), 22023 (value out of its limits), 22P02 (from the
+-- Raises 22004 (NULL topic or ordered), 22023 (value out of its limits), 22P02 (from the
 -- type jsonb: payload is not JSON), ID005 (the once_key was used with other
--- content).
+-- content), 55P03 (lock_timeout).
 CREATE FUNCTION outbox_emit(
 	topic text,
 	key text,
@@ -866,11 +871,12 @@ CREATE FUNCTION outbox_emit(
 	once_key text DEFAULT NULL,
 	aggregate_type text DEFAULT NULL,
 	aggregate_id text DEFAULT NULL,
-	payload_bytes bytea DEFAULT NULL)
+	payload_bytes bytea DEFAULT NULL,
+	ordered boolean DEFAULT false)
 	RETURNS uuid
 	AS 'MODULE_PATHNAME', 'outbox_emit'
 	LANGUAGE C VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
-COMMENT ON FUNCTION outbox_emit(text, text, text, jsonb, jsonb, text, text, text, bytea)
+COMMENT ON FUNCTION outbox_emit(text, text, text, jsonb, jsonb, text, text, text, bytea, boolean)
 	IS 'writes an event in the caller''s transaction, for the relay to publish';
 
 --

@@ -132,12 +132,17 @@ static void
 hear_table(Datum arg, Oid relation)
 {
 	IdemRelay  *relay;
+	Oid			table;
 
 	(void) arg;
-	if (!IsLogicalWorker() || !OidIsValid(relation))
+	if (!IsLogicalWorker())
 		return;
 	relay = idem_my_relay();
-	if (relay == NULL || pg_atomic_read_u32(&relay->topic_table) != relation)
+	if (relay == NULL)
+		return;
+	/* not known yet: the relay is about to read, maybe with a snapshot it has */
+	table = pg_atomic_read_u32(&relay->topic_table);
+	if (OidIsValid(table) && table != relation)
 		return;
 	pg_atomic_write_u32(&relay->sweep, 1);
 	pg_write_barrier();

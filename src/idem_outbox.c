@@ -9,9 +9,12 @@
 
 #include "catalog/pg_type.h"
 #include "common/cryptohash.h"
+#include "common/hashfn.h"
 #include "common/sha2.h"
 #include "executor/spi.h"
 #include "fmgr.h"
+#include "miscadmin.h"
+#include "storage/lock.h"
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
 #include "utils/timestamp.h"
@@ -28,6 +31,12 @@
 /* Kafka's limit */
 #define TOPIC_MAX_BYTES		249
 
+/*
+ * Class of the lock on a topic and key whose events are written in order: SQL's
+ * advisory lock functions use 1 and 2, and the locks on records 0x1de.
+ */
+#define ORDER_LOCK_CLASS	0x1df
+
 /* how long a once_key is remembered */
 #define ONCE_RETENTION		(INT64CONST(90) * USECS_PER_DAY)
 
@@ -43,7 +52,8 @@ enum
 	ARG_AGGREGATE_TYPE,
 	ARG_AGGREGATE_ID,
 	ARG_PAYLOAD_BYTES,
-	NARGS
+	NCONTENT,					/* so many say what the event is */
+	ARG_ORDERED = NCONTENT
 };
 
 static bool
@@ -133,6 +143,12 @@ check_emit_args(FunctionCallInfo fcinfo)
 	check_event(ERRCODE_INVALID_PARAMETER_VALUE, PG_GETARG_TEXT_PP(ARG_TOPIC),
 				!PG_ARGISNULL(ARG_PAYLOAD) && !PG_ARGISNULL(ARG_PAYLOAD_BYTES),
 				PG_ARGISNULL(ARG_HEADERS) ? NULL : PG_GETARG_JSONB_P(ARG_HEADERS));
+	idem_require_arg(fcinfo, ARG_ORDERED, "ordered");
+	if (PG_GETARG_BOOL(ARG_ORDERED) && PG_ARGISNULL(ARG_KEY))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("ordered needs a key"),
+				 errhint("Events without a key have no order.")));
 }
 
 /* Adds one part to a digest, framed so that no two lists of parts are alike. */
@@ -149,7 +165,7 @@ digest_part(pg_cryptohash_ctx *ctx, bool isnull, const void *data, Size len)
 		elog(ERROR, "could not compute SHA-256: %s", pg_cryptohash_error(ctx));
 }
 
-/* SHA-256 of what an event says: every argument but the once_key. */
+/* SHA-256 of what an event says: neither its once_key nor how it is written. */
 static bytea *
 emit_digest(FunctionCallInfo fcinfo)
 {
@@ -158,7 +174,7 @@ emit_digest(FunctionCallInfo fcinfo)
 
 	if (ctx == NULL || pg_cryptohash_init(ctx) < 0)
 		elog(ERROR, "could not compute SHA-256: %s", pg_cryptohash_error(ctx));
-	for (int arg = 0; arg < NARGS; arg++)
+	for (int arg = 0; arg < NCONTENT; arg++)
 	{
 		if (arg == ARG_ONCE_KEY)
 			continue;
@@ -248,6 +264,23 @@ take_once_key(text *once_key, bytea *digest, pg_uuid_t *event_id)
 	return false;
 }
 
+/*
+ * Waits until no other transaction is writing ordered events of the topic and
+ * key, and keeps others waiting until this one ends.  The seq is drawn after
+ * that, so the transactions commit in the order of their seq.
+ */
+static void
+lock_order(const text *topic, const text *key)
+{
+	LOCKTAG		tag;
+	uint64		hash;
+
+	hash = hash_bytes_extended((const unsigned char *) VARDATA_ANY(topic), VARSIZE_ANY_EXHDR(topic), 0);
+	hash = hash_bytes_extended((const unsigned char *) VARDATA_ANY(key), VARSIZE_ANY_EXHDR(key), hash);
+	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, (uint32) (hash >> 32), (uint32) hash, ORDER_LOCK_CLASS);
+	(void) LockAcquire(&tag, ExclusiveLock, false, false);
+}
+
 /* Writes the row. */
 static void
 insert_event(FunctionCallInfo fcinfo, pg_uuid_t *event_id)
@@ -277,15 +310,17 @@ insert_event(FunctionCallInfo fcinfo, pg_uuid_t *event_id)
 
 /*
  * outbox_emit(topic, key, event_type, payload, headers, once_key,
- *			   aggregate_type, aggregate_id, payload_bytes) -> uuid
+ *			   aggregate_type, aggregate_id, payload_bytes, ordered) -> uuid
  *
  * Writes an event in the caller's transaction and gives its id.  With a
  * once_key, a repeat of the same fact writes nothing and gives the first
- * event's id; it waits for a concurrent emission of the fact to end.
+ * event's id; it waits for a concurrent emission of the fact to end.  Ordered,
+ * it waits for other transactions with ordered events of the key to end.
  *
  * Raises 22004 (NULL topic), 22023 (topic, headers or once_key out of their
  * limits, or both payloads given), ID005 (once_key used with other content),
- * 40001 (with a once_key, under REPEATABLE READ or SERIALIZABLE).
+ * 40001 (with a once_key, under REPEATABLE READ or SERIALIZABLE), 55P03
+ * (lock_timeout).
  */
 PG_FUNCTION_INFO_V1(outbox_emit);
 Datum
@@ -301,7 +336,11 @@ outbox_emit(PG_FUNCTION_ARGS)
 	idem_retry_hint_push(&hint);
 	if (PG_ARGISNULL(ARG_ONCE_KEY) ||
 		take_once_key(idem_name_arg(fcinfo, ARG_ONCE_KEY, "once_key"), emit_digest(fcinfo), event_id))
+	{
+		if (PG_GETARG_BOOL(ARG_ORDERED))
+			lock_order(PG_GETARG_TEXT_PP(ARG_TOPIC), PG_GETARG_TEXT_PP(ARG_KEY));
 		insert_event(fcinfo, event_id);
+	}
 	idem_retry_hint_pop(&hint);
 	SPI_finish();
 

@@ -7,6 +7,7 @@
 #	stage DIR [MAKE ARGS]	a PostgreSQL of our own in DIR, with idem in it
 #	kafka_jars				prints the folder with Apache Kafka's jars
 #	debezium_jars			the same of Debezium and Kafka Connect
+#	kafkajs					prints the folder with the Kafka client for Node
 #	free_port				prints a TCP port that is free on 127.0.0.1
 #
 # Settings from outside: PG_CONFIG, IDEM_CACHE (folder for jars),
@@ -15,6 +16,7 @@
 IDEM_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 KAFKA_VERSION=4.3.1
 DEBEZIUM_VERSION=3.6.1.Final
+KAFKAJS_VERSION=2.2.4
 
 # PostgreSQL 15 of Debian unless PG_CONFIG names another.
 if [ -z "${PG_CONFIG:-}" ]; then
@@ -171,18 +173,24 @@ stage() {
 	make -s -C "$dir/build" PG_CONFIG="$PG_CONFIG" DESTDIR="$dir" "$@" install
 }
 
-# jars NAME ARTIFACT... prints a folder with them and all that they need, fetched
-# once.  A folder that root filled serves all.
-jars() {
-	local shared=/var/cache/idem/$1 folder
+# Where something fetched is, or is to go.  A folder that root filled serves all.
+cache_folder() {
+	local name=$1
+	local shared=/var/cache/idem/$name
 
 	if [ -n "${IDEM_CACHE:-}" ]; then
-		folder=$IDEM_CACHE/$1
+		printf '%s\n' "$IDEM_CACHE/$name"
 	elif [ -r "$shared/complete" ] || [ "$(id -u)" -eq 0 ]; then
-		folder=$shared
+		printf '%s\n' "$shared"
 	else
-		folder=${XDG_CACHE_HOME:-$HOME/.cache}/idem/$1
+		printf '%s\n' "${XDG_CACHE_HOME:-$HOME/.cache}/idem/$name"
 	fi
+}
+
+# Fills a folder once, by a function that is given it, and prints it.
+cached() {
+	local folder=$1 fetch=$2
+
 	if [ ! -r "$folder/complete" ]; then
 		(
 			umask 022
@@ -190,18 +198,57 @@ jars() {
 			# Two runs at once: the second waits and finds it done.
 			exec 9>"$folder/lock"
 			flock 9
-			[ -r "$folder/complete" ] || fetch_jars "$folder" "$@"
+			[ -r "$folder/complete" ] || "$fetch" "$folder"
 		) || return
 	fi
 	printf '%s\n' "$folder"
 }
 
-# An artifact is group:name:version.
+kafka_folder() { cache_folder "kafka-$KAFKA_VERSION"; }
+kafka_jars() { cached "$(kafka_folder)" fetch_kafka; }
+debezium_jars() { cached "$(cache_folder "debezium-$DEBEZIUM_VERSION")" fetch_debezium; }
+kafkajs_folder() { cache_folder "kafkajs-$KAFKAJS_VERSION"; }
+kafkajs() { cached "$(kafkajs_folder)" fetch_kafkajs; }
+
+# The packages that Node takes, unless the machine has it from elsewhere.
+node_packages() {
+	command -v node >/dev/null || echo nodejs
+	command -v npm >/dev/null || echo npm
+}
+
+fetch_kafkajs() {
+	local folder=$1
+
+	note "fetching kafkajs $KAFKAJS_VERSION into $folder"
+	if ! npm install --silent --no-audit --no-fund --prefix "$folder" "kafkajs@$KAFKAJS_VERSION" \
+		>"$folder/npm.log" 2>&1 </dev/null; then
+		tail -n 20 "$folder/npm.log" >&2
+		note "npm could not fetch kafkajs"
+		return 1
+	fi
+	touch "$folder/complete"
+}
+
+fetch_kafka() {
+	fetch_jars "$1" "Apache Kafka $KAFKA_VERSION" "org.apache.kafka:kafka_2.13:$KAFKA_VERSION" \
+		"org.apache.kafka:kafka-tools:$KAFKA_VERSION" org.slf4j:slf4j-simple:1.7.36
+}
+
+# Debezium's connector and the Kafka Connect that runs it.
+fetch_debezium() {
+	fetch_jars "$1" "Debezium $DEBEZIUM_VERSION" "org.apache.kafka:connect-runtime:$KAFKA_VERSION" \
+		"org.apache.kafka:connect-json:$KAFKA_VERSION" "org.apache.kafka:connect-transforms:$KAFKA_VERSION" \
+		"io.debezium:debezium-connector-postgres:$DEBEZIUM_VERSION" \
+		"io.debezium:debezium-embedded:$DEBEZIUM_VERSION" org.slf4j:slf4j-simple:1.7.36
+}
+
+# fetch_jars FOLDER WHAT ARTIFACT...	artifacts (group:name:version) and all that
+#										they need
 fetch_jars() {
-	local folder=$1 name=$2 artifact group version
+	local folder=$1 what=$2 artifact group version
 	shift 2
 
-	note "fetching $name into $folder"
+	note "fetching $what into $folder"
 	{
 		cat <<-POM
 			<project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -221,23 +268,10 @@ fetch_jars() {
 	if ! mvn -q -B -f "$folder/pom.xml" dependency:copy-dependencies \
 		-DoutputDirectory="$folder" >"$folder/maven.log" 2>&1 </dev/null; then
 		tail -n 20 "$folder/maven.log" >&2
-		note "maven could not fetch $name"
+		note "maven could not fetch $what"
 		return 1
 	fi
 	touch "$folder/complete"
-}
-
-kafka_jars() {
-	jars "kafka-$KAFKA_VERSION" "org.apache.kafka:kafka_2.13:$KAFKA_VERSION" \
-		"org.apache.kafka:kafka-tools:$KAFKA_VERSION" org.slf4j:slf4j-simple:1.7.36
-}
-
-# Debezium's connector and the Kafka Connect that runs it.
-debezium_jars() {
-	jars "debezium-$DEBEZIUM_VERSION" "org.apache.kafka:connect-runtime:$KAFKA_VERSION" \
-		"org.apache.kafka:connect-json:$KAFKA_VERSION" "org.apache.kafka:connect-transforms:$KAFKA_VERSION" \
-		"io.debezium:debezium-connector-postgres:$DEBEZIUM_VERSION" \
-		"io.debezium:debezium-embedded:$DEBEZIUM_VERSION" org.slf4j:slf4j-simple:1.7.36
 }
 
 free_port() {

@@ -22,6 +22,7 @@ def parse_options():
     parser.add_argument('--bin', required=True, help='folder of the PostgreSQL programs that have idem')
     parser.add_argument('--broker', help='the program examples/broker')
     parser.add_argument('--kafka-jars', help='folder of the jars of Apache Kafka, to use it instead')
+    parser.add_argument('--brokers', help='a Kafka that is there already, to use it instead')
     parser.add_argument('--keep', action='store_true', help='leave everything running')
     return parser.parse_args()
 

@@ -4,9 +4,10 @@ import os
 import pathlib
 import shlex
 import subprocess
+import uuid
 
 from clients import AcquirerControl, Background, Learner
-from parts import EXAMPLES, PATIENCE, Cluster, Kafka, MockBroker, Programs, TopicReader
+from parts import EXAMPLES, PATIENCE, Cluster, Kafka, MockBroker, OthersKafka, Programs, TopicReader
 
 CALL_TIMEOUT = 3  # seconds; short, so that calls without an answer are given up soon
 
@@ -16,10 +17,14 @@ class Cast:
         self.options = options
         self.folder = pathlib.Path(options.folder)
         self.programs = Programs(self.folder, options.keep)
+        self.broker = None
+        self.group = f'enrollment-{uuid.uuid4()}'  # others' groups may have the same name
 
     def start(self):
         if self.options.kafka_jars:
             self.broker = Kafka(self.programs, self.options.kafka_jars)
+        elif self.options.brokers:
+            self.broker = OthersKafka(self.options.brokers)
         else:
             self.broker = MockBroker(self.programs, self.options.broker)
         self.cluster = Cluster(self.programs, self.options.bin)
@@ -31,8 +36,8 @@ class Cast:
 
     def start_consumer(self):
         self.broker.wait_until_ready()
-        self.enrollment = self.service('enrollment', '--brokers', self.broker.address, '--database',
-                                       self.cluster.dsn('enrollment', 'enrollment_service'))
+        self.enrollment = self.service('enrollment', '--brokers', self.broker.address, '--group', self.group,
+                                       '--database', self.cluster.dsn('enrollment', 'enrollment_service'))
         self.topic = TopicReader(self.broker.address)
 
     def start_cluster(self):
@@ -65,6 +70,8 @@ class Cast:
 
     def stop(self):
         self.programs.stop()
+        if self.broker:
+            self.broker.clean_up()
 
     def learner(self, name, payments_address=None):
         return Learner(payments_address or self.payments_address, name)

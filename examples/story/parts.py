@@ -220,6 +220,9 @@ class MockBroker:
     def wait_until_ready(self):
         """It made its topic before it printed its address."""
 
+    def clean_up(self):
+        """It took its topic with it."""
+
 
 class Kafka:
     """A real Apache Kafka: one node that is broker and controller."""
@@ -265,6 +268,34 @@ group.initial.rebalance.delay.ms=0
                 return None
         wait_for('Kafka to answer', probe, seconds=60)
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(PATIENCE)
+
+    def clean_up(self):
+        """Its folder goes with ours."""
+
+
+class OthersKafka:
+    """A Kafka that somebody else runs: nothing of the story is left there."""
+
+    about = 'a Kafka that is there already'
+
+    def __init__(self, address):
+        self.address, self.made = address, False
+        self.admin = AdminClient({'bootstrap.servers': address, 'log_level': 0})
+
+    def wait_until_ready(self):
+        try:
+            topics = self.admin.list_topics(timeout=10).topics
+        except KafkaException:
+            raise Failed(f'no Kafka answers at {self.address}') from None
+        if TOPIC in topics:
+            raise Failed(f'topic {TOPIC} exists there already; the story needs it for itself')
+        # -1: as many replicas as the cluster is set up to make
+        self.admin.create_topics([NewTopic(TOPIC, PARTITIONS, -1)])[TOPIC].result(PATIENCE)
+        self.made = True
+
+    def clean_up(self):
+        if self.made:
+            self.admin.delete_topics([TOPIC])[TOPIC].result(PATIENCE)
 
 
 class TopicReader:

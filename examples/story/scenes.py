@@ -47,7 +47,7 @@ def wait_until_enrolled(cast):
     """Every event of the outbox is published and marked, and applied."""
     wait_for('the relay to publish and mark every event', lambda: count(
         cast, 'payments', 'idem.outbox WHERE published_at IS NULL') == 0)
-    wait_for('enrollment to apply what is in the topic', lambda: cast.topic.lag('enrollment') == 0)
+    wait_for('enrollment to apply what is in the topic', lambda: cast.topic.lag(cast.group) == 0)
 
 
 def run_resolve(cast, *arguments):
@@ -348,7 +348,7 @@ def relay_killed(cast):
         answer = request.result()
         show_answer(answer)
         relay = wait_for('the relay to stand before its mark', lock.waiting_relay)
-        wait_for('enrollment to apply the event', lambda: cast.topic.lag('enrollment') == 0)
+        wait_for('enrollment to apply the event', lambda: cast.topic.lag(cast.group) == 0)
         show_outbox(cast)
         ids = show_topic(cast)
         terminal.line()

@@ -273,8 +273,10 @@ class Relay(Sides):
         """A broker that stands still, while rows are in flight to it."""
         seconds = 5 if self.quick else 25
         pid, topic = self.pid(), self.topic()
+        self.drain(1000, topic=topic)
         with Stopped(self.kafka.nodes[0].process.pid):
             self.fill('idem.outbox', 20_000, topic=topic)
+            wait_for('a full window', lambda: self.status('in_flight')[0] >= 1000)
             cpu, start = cpu_usec(pid), time.monotonic()
             wait_for('time', lambda: time.monotonic() - start >= seconds)
             cores = (cpu_usec(pid) - cpu) / 1e6 / seconds

@@ -95,7 +95,9 @@ SELECT what || E'\n  ' || pg_temp.refused(format('SELECT outbox_emit(%s)', argum
 	(25, 'empty once_key', '''bad'', ''k'', ''t'', ''{}'', once_key => '''''),
 	(26, 'once_key of 256 characters', '''bad'', ''k'', ''t'', ''{}'', once_key => repeat(''o'', 256)'),
 	(27, 'once_key of 4,000 bytes that do not compress', '''bad'', ''k'', ''t'', ''{}'', once_key => (SELECT string_agg(md5(n::text), '''') FROM generate_series(1, 125) AS n)'),
-	(28, 'line feed in the once_key', '''bad'', ''k'', ''t'', ''{}'', once_key => E''a\n''')) AS t(n, what, arguments)
+	(28, 'line feed in the once_key', '''bad'', ''k'', ''t'', ''{}'', once_key => E''a\n'''),
+	(29, 'ordered without a key', '''bad'', NULL, ''t'', ''{}'', ordered => true'),
+	(30, 'ordered NULL', '''bad'', ''k'', ''t'', ''{}'', ordered => NULL')) AS t(n, what, arguments)
  ORDER BY n;
 SELECT left(pg_temp.refused('SELECT set_config(''transaction_read_only'', ''on'', true), outbox_emit(''bad'', ''k'', ''t'', ''{}'')'), 5);
 -- by the table (the leaf differs from day to day)
@@ -146,6 +148,8 @@ DELETE FROM idem.outbox WHERE topic = 'bad';
 --
 SELECT outbox_emit('once', 'k', 't', '{"n": 1}', '[["h", "v"]]', 'fact 1', 'payment', '7') AS first \gset
 SELECT outbox_emit('once', 'k', 't', '{"n": 1}', '[["h", "v"]]', 'fact 1', 'payment', '7') = :'first' AS same_id;
+-- ordered or not is no content
+SELECT outbox_emit('once', 'k', 't', '{"n": 1}', '[["h", "v"]]', 'fact 1', 'payment', '7', ordered => true) = :'first' AS same_id;
 SELECT count(*) AS events FROM idem.outbox WHERE topic = 'once';
 SELECT event_id = :'first' AS same_id, length(digest) AS digest, extract(epoch FROM expires_at - clock_timestamp()) BETWEEN 90 * 86400 - 60 AND 90 * 86400 AS ninety_days
   FROM idem.outbox_once WHERE once_key = 'fact 1';

@@ -513,7 +513,8 @@ note(World *world, Random *random)
 			check_refused(world, r);
 			row->attempts = FAULT == FAULT_retry_never ? 1 : refusal.attempts;
 			row->parked = refusal.park;
-			row->parked_from = ++world->stamp;
+			if (row->parked_from == 0)
+				row->parked_from = ++world->stamp;
 		}
 		if (FAULT == FAULT_retry_never)
 			refusal.park = row->parked = false;
@@ -562,6 +563,7 @@ worker_step(World *world, Random *random)
 			return;
 		case READ_ALONE:
 			read_alone(world, random);
+			relay_rules_end(rules);
 			worker->phase = relay_rules_wants_read(rules, world->now) ? TAKE_SNAPSHOT : MARK;
 			return;
 		case TAKE_SNAPSHOT:
@@ -572,6 +574,7 @@ worker_step(World *world, Random *random)
 			return;
 		case READ:
 			read_next(world, random);
+			relay_rules_end(rules);
 			worker->phase = MARK;
 			return;
 		case MARK:

@@ -1,0 +1,19 @@
+/*-------------------------------------------------------------------------
+ *
+ * relay_retention.h
+ *		How long Kafka keeps the records of a topic.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RELAY_RETENTION_H
+#define RELAY_RETENTION_H
+
+/* answers that are no retention */
+#define RELAY_RETENTION_FOREVER		INT64CONST(-1)	/* as Kafka says it */
+#define RELAY_RETENTION_NOT_LEARNED	INT64CONST(-2)
+
+extern bool relay_retention_is_old(int topic, int64 age_ms);
+extern int	relay_retention_ask(int64 now);
+extern void relay_retention_learned(int topic, int64 retention_ms, int64 now);
+
+#endif							/* RELAY_RETENTION_H */

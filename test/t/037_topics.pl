@@ -1,0 +1,113 @@
+# A topic that is not there, or may not be written to, waits by itself: no row of
+# it has an attempt or is parked, other topics go on, and it goes on by itself
+# when it can.
+
+use strict;
+use warnings FATAL => 'all';
+
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+use Idem::Cluster;
+use Idem::Events;
+use Idem::Kafka;
+use Idem::Wait;
+
+my $window = 2500;
+my $kafka = Idem::Kafka->new(acl => 1);
+$kafka->create_topic($_, 2) foreach qw(other denied hidden deleted);
+my $node = Idem::Cluster->start_new('main', kafka => $kafka);
+my $worker = $node->wait_state('running')->{pid};
+my %rows;
+
+sub write_rows
+{
+	my ($topic, $count) = @_;
+
+	$node->value(qq{INSERT INTO idem.outbox (topic, partition_key, payload) SELECT '$topic', 'key-' || i % 7, to_jsonb(i) FROM generate_series(1, $count) AS i});
+	$rows{$topic} += $count;
+	return;
+}
+
+sub left { return $node->value("SELECT count(*) FROM idem.outbox WHERE topic = '$_[0]' AND published_at IS NULL") }
+
+sub wait_published
+{
+	my ($topic, $name) = @_;
+
+	wait_until("$name: every row of topic $topic is published",
+		sub { my $left = left($topic); return ($left eq '0', { %{ $node->relay_status }, left => $left }) }, deadline => 90);
+	return;
+}
+
+# Rows of the topic wait, with what is said about it; other topics go on, and no
+# row has an attempt.
+sub waits
+{
+	my ($topic, $name, $said) = @_;
+
+	write_rows($topic, 300);
+	write_rows('other', 300);
+	wait_published('other', $name);
+	wait_until("$name: the view says so",
+		sub { my $seen = $node->relay_status; return ($seen->{last_error} =~ $said, $seen) });
+	write_rows('other', 300);
+	my $seconds = seconds_of(sub { wait_published('other', $name) });
+	cmp_ok($seconds, '<', 10, "$name: other topics go on");
+	cmp_ok(left($topic), '>=', 300, "$name: its rows wait");
+	is($node->value('SELECT count(*) FROM idem.outbox WHERE attempts > 0 OR parked_at IS NOT NULL'), 0, "$name: no attempt is used, nothing is parked");
+	return;
+}
+
+# It goes on by itself, with what came meanwhile, in order.
+sub goes_on
+{
+	my ($topic, $name, $earlier) = @_;
+
+	write_rows($topic, 10);
+	wait_published($topic, $name);
+	my $seen = compare($node, $kafka, $topic);
+	if ($earlier)
+	{
+		# What was published before lies in a topic that is gone.
+		@$seen{qw(missing misplaced)} = ([], []);
+		cmp_ok($seen->{read}, '>=', $rows{$topic} - $earlier, "$name: what was not published before is in the new topic");
+	}
+	delivered_ok($seen, $name, rows => $rows{$topic}, published => $rows{$topic}, repeats => 2 * $window);
+	is($node->relay_status->{pid}, $worker, "$name: the same worker went on");
+	return;
+}
+
+# Not there yet.
+waits('unknown', 'unknown topic', qr/unknown/i);
+$kafka->create_topic('unknown', 2);
+goes_on('unknown', 'unknown topic');
+
+# Authorisation withdrawn and given back: to write, and to see it at all.
+foreach my $case ([ denied => 'Write' ], [ hidden => 'Describe' ])
+{
+	my ($topic, $operation) = @$case;
+
+	write_rows($topic, 100);
+	wait_published($topic, "$operation allowed");
+	$kafka->deny($operation, $topic);
+	waits($topic, "$operation denied", qr/authori[sz]|unknown/i);
+	$kafka->allow($operation, $topic);
+	goes_on($topic, "$operation allowed again");
+}
+
+# Deleted under load, and created anew.
+write_rows('deleted', 500);
+wait_published('deleted', 'before it is deleted');
+my $earlier = $rows{deleted};
+$kafka->delete_topic('deleted');
+waits('deleted', 'deleted topic', qr/unknown/i);
+$kafka->create_topic('deleted', 3);
+goes_on('deleted', 'topic created anew', $earlier);
+
+delivered_ok(compare($node, $kafka, 'other'), 'the other topic', rows => $rows{other}, published => $rows{other}, repeats => 8 * $window);
+is($node->value(q{SELECT to_jsonb(s) ->> 'order_violations' FROM idem.relay_status AS s}), 0, 'no violation of the order');
+unlike(slurp_file($node->logfile), qr/idem relay.*(?:terminated by signal|exited with exit code)|PANIC/, 'no worker ended');
+
+$node->stop;
+done_testing;
