@@ -37,6 +37,7 @@
 
 #include "compat.h"
 #include "relay.h"
+#include "relay_run.h"
 
 PG_MODULE_MAGIC;
 
@@ -79,6 +80,16 @@ relay_now_usec(void)
 
 /* ---- the verbs of the main loop ---- */
 
+/* How much may be on its way. */
+void
+relay_set_window(RelayWorker *w)
+{
+	int			rows = atoi(GetConfigOption("idem.relay_window_rows", false, false));
+
+	w->rules.window_rows = w->careful ? Min(rows, RELAY_CAREFUL_ROWS) : rows;
+	w->rules.window_bytes = atoi(GetConfigOption("idem.relay_window_bytes", false, false)) * INT64CONST(1024);
+}
+
 /* Takes over settings that changed. */
 static void
 reload(RelayWorker *w)
@@ -89,7 +100,7 @@ reload(RelayWorker *w)
 		return;
 	ConfigReloadPending = false;
 	ProcessConfigFile(PGC_SIGHUP);
-
+	relay_set_window(w);
 	new_brokers = GetConfigOption("idem.kafka_brokers", false, false);
 	if (strcmp(new_brokers, w->brokers) != 0)
 	{
@@ -186,6 +197,28 @@ leave_if_told(RelayWorker *w)
 
 /* ---- start and end ---- */
 
+/* Takes account of runs before this one that ended in disorder. */
+static void
+look_back(RelayWorker *w)
+{
+	char		rows[IDEM_ERROR_LEN];
+	int			ends = relay_run_begin(rows, sizeof(rows));
+
+	if (ends == 0)
+		return;
+	w->careful = true;
+	if (ends < RELAY_UNCLEAN_ENDS)
+		return;
+	w->paused = true;
+	relay_note_error(w, psprintf("the worker died %d times without a mark; in flight: %s", ends,
+								 rows[0] != '\0' ? rows : "not known"));
+	ereport(WARNING,
+			(errmsg("idem relay: paused, since the worker died %d times without having published anything", ends),
+			 errdetail("In flight were: %s.", rows[0] != '\0' ? rows : "not known"),
+			 errhint("Look at these rows of idem.outbox and at the server's log. SELECT pg_terminate_backend(%d) has the relay try again.",
+					 MyProcPid)));
+}
+
 /* Leaves shared memory in order; the server needs nothing else of us. */
 static void
 on_exit_worker(int code, Datum arg)
@@ -194,6 +227,7 @@ on_exit_worker(int code, Datum arg)
 
 	(void) code;
 
+	relay_run_end();
 	SpinLockAcquire(&w->slot->mutex);
 	w->slot->pid = 0;
 	w->slot->latch = NULL;
@@ -215,17 +249,23 @@ leave_threads(int code, Datum arg)
 	_exit(code);
 }
 
-/* Takes our place in shared memory, so that commits find us. */
+/* Finds our place in shared memory. */
 static void
-attach(RelayWorker *w, int index)
+find_slot(RelayWorker *w, int index)
 {
-	TimestampTz now = GetCurrentTimestamp();
-
 	w->shared = *(IdemShared **) find_rendezvous_variable(IDEM_SHARED_RENDEZVOUS);
 	if (w->shared == NULL || index >= w->shared->nrelays)
 		elog(FATAL, "idem relay: no shared memory");
 	w->slot = &w->shared->relay[index];
+}
 
+/* Takes it, so that commits find us. */
+static void
+attach(RelayWorker *w)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	w->slot->failed_starts = 0;
 	SpinLockAcquire(&w->slot->mutex);
 	w->slot->database = MyDatabaseId;
 	w->slot->pid = MyProcPid;
@@ -236,6 +276,27 @@ attach(RelayWorker *w, int index)
 	SpinLockRelease(&w->slot->mutex);
 	before_shmem_exit(on_exit_worker, PointerGetDatum(w));
 	on_proc_exit(leave_threads, 0);
+}
+
+/*
+ * A worker whose database can't be connected to (it does not exist, say) ends with
+ * an error and is started again each second: so it waits first, the longer the
+ * more often that happened.  A database that was missing is found within a minute.
+ */
+static void
+wait_for_database(IdemRelay *slot)
+{
+	int64		deadline = relay_now_usec() + Min(INT64CONST(1) << Min(slot->failed_starts, 6), 60) * INT64CONST(1000000);
+
+	while (slot->failed_starts > 0 && relay_now_usec() < deadline)
+	{
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 (long) ((deadline - relay_now_usec()) / 1000 + 1), PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		if (ProcDiePending)
+			proc_exit(1);
+	}
+	slot->failed_starts++;
 }
 
 /* Connects, and pins what the worker's statements count on. */
@@ -297,9 +358,13 @@ relay_main(Datum arg)
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	BackgroundWorkerUnblockSignals();
 
+	find_slot(w, DatumGetInt32(arg));
+	wait_for_database(w->slot);
 	connect_database(w);
 	relay_rules_init(&w->rules);
-	attach(w, DatumGetInt32(arg));
+	attach(w);
+	look_back(w);
+	relay_set_window(w);
 	open_kafka(w);
 	make_wait_set(w);
 	pgstat_report_activity(STATE_IDLE, NULL);
@@ -321,6 +386,6 @@ relay_main(Datum arg)
 		relay_write(w);
 		relay_publish_state(w);
 		if (!busy)
-			sleep_until(w, w->stream != NULL ? relay_rules_wake_at(&w->rules, relay_now_usec()) : RELAY_NEVER);
+			sleep_until(w, w->stream != NULL && !w->paused ? relay_rules_wake_at(&w->rules, relay_now_usec()) : RELAY_NEVER);
 	}
 }

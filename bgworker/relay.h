@@ -30,10 +30,13 @@ typedef struct RelayWorker
 	Oid			extension;		/* as of the last transaction; invalid: none */
 	bool		outage;			/* no broker answered, and none has since */
 	bool		restart;		/* end, and be started again */
+	bool		paused;			/* after two ends in disorder: it does nothing */
+	bool		careful;		/* after one: few rows at a time */
 	ErrorData  *error;			/* of the last unit of work that failed */
 } RelayWorker;
 
 extern int64 relay_now_usec(void);
+extern void relay_set_window(RelayWorker *w);
 
 /* relay_cycle.c */
 extern bool relay_attempt(RelayWorker *w, void (*work) (RelayWorker *, void *), void *arg);

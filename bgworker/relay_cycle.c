@@ -20,6 +20,7 @@
 #include "relay_names.h"
 #include "relay_outbox.h"
 #include "relay_parked.h"
+#include "relay_run.h"
 #include "relay_topics.h"
 
 /* rows of one unit of work that go alone */
@@ -149,9 +150,11 @@ produce_row(void *arg, RelayRow *row, const RelayRecord *record)
 			relay_kept_add(ticket, record);
 			break;
 		case RELAY_PRODUCE:
+			relay_run_row(row);
 			relay_producers_send(w, RELAY_STREAM, record, row, ticket, &reading->stopped);
 			break;
 		case RELAY_ALONE:
+			relay_run_row(row);
 			relay_producers_send(w, RELAY_PROBE, record, row, ticket, &reading->stopped);
 			break;
 	}
@@ -332,7 +335,7 @@ relay_produce(RelayWorker *w)
 {
 	bool		any = false;
 
-	if (w->stream == NULL)
+	if (w->stream == NULL || w->paused)
 		return false;
 	relay_outbox_settle(w->rules.in_flight + w->rules.acknowledged + RELAY_READ_ROWS, w->rules.window_rows);
 	any = send_waiting(w);

@@ -32,6 +32,8 @@ current_state(RelayWorker *w)
 {
 	if (w->brokers[0] == '\0')
 		return RELAY_NO_BROKERS;
+	if (w->paused)
+		return RELAY_PAUSED;
 	if (!w->looked)
 		return w->slot->state;	/* starting */
 	if (!OidIsValid(w->extension))
@@ -69,6 +71,8 @@ log_state(RelayWorker *w, IdemRelayState state)
 					(errmsg("idem relay: events or their marks were refused and are tried again"),
 					 errdetail("%s", w->slot->last_error)));
 			break;
+		case RELAY_PAUSED:
+			break;				/* said before */
 		default:
 			ereport(LOG, (errmsg("idem relay: publishing")));
 			break;

@@ -13,6 +13,7 @@
 #include "relay.h"
 #include "relay_outbox.h"
 #include "relay_parked.h"
+#include "relay_run.h"
 
 /* refusals of one transaction */
 #define REFUSALS	100
@@ -87,6 +88,12 @@ mark(RelayWorker *w)
 			relay_outbox_marked(marking.n);
 			relay_rules_marked(&w->rules, leaf, entries, marking.n);
 			relay_count_marks(w, marking.n - marking.missing, marking.missing);
+			relay_run_marked();
+			if (w->careful)
+			{
+				w->careful = false;
+				relay_set_window(w);
+			}
 		}
 	}
 }

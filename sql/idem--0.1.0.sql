@@ -1001,7 +1001,7 @@ CREATE VIEW idem.relay_status AS
 COMMENT ON VIEW idem.relay_status IS 'the relay of this database: one row, also when none runs';
 COMMENT ON COLUMN idem.relay_status.database IS 'this database';
 COMMENT ON COLUMN idem.relay_status.pid IS 'process id of the worker; NULL: none runs';
-COMMENT ON COLUMN idem.relay_status.state IS 'not preloaded, not enabled, not running, no brokers, no extension, waiting for broker, retrying or running';
+COMMENT ON COLUMN idem.relay_status.state IS 'not preloaded, not enabled, not running, no brokers, no extension, waiting for broker, paused, retrying or running';
 COMMENT ON COLUMN idem.relay_status.hint IS 'what to do about the state';
 COMMENT ON COLUMN idem.relay_status.brokers IS 'idem.kafka_brokers as the worker uses it';
 COMMENT ON COLUMN idem.relay_status.librdkafka IS 'version of the client library that the worker runs';

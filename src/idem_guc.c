@@ -23,6 +23,8 @@
 char	   *idem_databases = NULL;
 char	   *idem_kafka_brokers = NULL;
 char	   *idem_source = NULL;
+int			idem_relay_window_rows = 2500;
+int			idem_relay_window_bytes = 16 * 1024;
 int			idem_lease = 30 * 1000;
 int			idem_call_margin = 5 * 1000;
 int			idem_call_grace = 60 * 1000;
@@ -200,6 +202,18 @@ define_relay_settings(void)
 							   PGC_SIGHUP,
 							   GUC_LIST_INPUT,
 							   check_kafka_brokers, NULL, NULL);
+	DefineCustomIntVariable("idem.relay_window_rows",
+							"Most events that are handed to Kafka and not yet marked.",
+							"So many may be repeated after a crash.",
+							&idem_relay_window_rows,
+							2500, 1, 10000,
+							PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("idem.relay_window_bytes",
+							"Most bytes of events that are handed to Kafka and not yet marked.",
+							"A larger event goes by itself.",
+							&idem_relay_window_bytes,
+							16 * 1024, 64, 1024 * 1024,
+							PGC_SIGHUP, GUC_UNIT_KB, NULL, NULL, NULL);
 	DefineCustomStringVariable("idem.source",
 							   "The ce_source of published events.",
 							   "A URI reference (CloudEvents 1.0). Empty: /idem/ and the name of the database.",

@@ -13,6 +13,8 @@
 extern char *idem_databases;	/* databases that have a relay */
 extern char *idem_kafka_brokers;	/* bootstrap servers */
 extern char *idem_source;		/* ce_source of the events */
+extern int	idem_relay_window_rows; /* events on their way, at most */
+extern int	idem_relay_window_bytes;	/* kB: the same */
 extern int	idem_lease;			/* ms: life of a claim */
 extern int	idem_call_margin;	/* ms: lease after the call's deadline */
 extern int	idem_call_grace;	/* ms: after the call's deadline, before a verdict */

@@ -40,6 +40,9 @@ state_name(IdemRelayState state, const char **hint)
 		case RELAY_WAITING_FOR_BROKER:
 			*hint = "No Kafka broker answers at idem.kafka_brokers; events are published when one does.";
 			return "waiting for broker";
+		case RELAY_PAUSED:
+			*hint = "The worker died twice without publishing anything; last_error names the rows. Look at them and at the server's log; pg_terminate_backend(pid) has the relay try again.";
+			return "paused";
 		case RELAY_RETRYING:
 			*hint = "Events or their marks were refused and are tried again; see last_error.";
 			return "retrying";

@@ -41,6 +41,7 @@ typedef enum IdemRelayState
 	RELAY_NO_BROKERS,			/* idem.kafka_brokers is empty */
 	RELAY_NO_EXTENSION,			/* the database has no extension idem */
 	RELAY_WAITING_FOR_BROKER,	/* rows in flight, and no broker answers */
+	RELAY_PAUSED,				/* the worker died twice without a mark */
 	RELAY_RETRYING,				/* rows that Kafka or the database refused wait to be tried again */
 	RELAY_RUNNING				/* publishing, or nothing to do */
 } IdemRelayState;
@@ -67,6 +68,9 @@ typedef struct IdemRelay
 
 	/* set with the latch; who finds it set need not set the latch again */
 	pg_atomic_uint32 woken;
+
+	/* starts of the worker that did not get as far as its database; its own */
+	int			failed_starts;
 
 	/* protects all that follows; written by the worker only */
 	slock_t		mutex;

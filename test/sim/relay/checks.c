@@ -20,7 +20,7 @@ broke(World *world, Invariant invariant, const char *format,...)
 {
 	va_list		args;
 
-	if (world->broken != HOLDS)
+	if (world->broken != HOLDS || (world->only != HOLDS && invariant != world->only))
 		return;
 	world->broken = invariant;
 	va_start(args, format);

@@ -28,8 +28,9 @@
 	F(two_of_key, "one-of-a-key", "the limit of rows in flight per key is not told to the rules") \
 	F(no_marks, "repeats", "acknowledgements are dropped, and their rows sent again") \
 	F(big_window, "window", "the window is twice what was set") \
-	F(outage_counts, "parked-alone", "a broker that is away counts as an attempt") \
+	F(outage_counts, "parked-alone", "a topic that takes nothing counts as an attempt of a row") \
 	F(batch_counts, "parked-alone", "a row that was refused with others counts as refused alone") \
+	F(no_sequence, "violations-counted", "brokers take batches in any order") \
 	F(retry_never, "parked-or-published", "a row that was refused once is parked only by an operator")
 
 enum

@@ -460,9 +460,9 @@ append(World *world, Request *request)
 			request->offset = request->order % 2 ? -1 : partition->known[k].offset[i];
 			return STORED;
 		}
-	if (request->sequence != partition->known[k].next)
+	if (request->sequence != partition->known[k].next && FAULT != FAULT_no_sequence)
 		return OUT_OF_ORDER;
-	partition->known[k].next += request->n;
+	partition->known[k].next = request->sequence + request->n;
 	partition->known[k].recent[partition->known[k].nrecent % 5] = request->sequence;
 	partition->known[k].offset[partition->known[k].nrecent % 5] = partition->end;
 	partition->known[k].nrecent++;

@@ -261,7 +261,7 @@ hear_report(World *world, const Report *report)
 		relay_rules_persisted(rules, report->ticket, report->partition, report->offset, world->now);
 	else
 	{
-		if (FAULT == FAULT_outage_counts && class == RELAY_TRANSIENT)
+		if (FAULT == FAULT_outage_counts && (class == RELAY_TRANSIENT || class == RELAY_TARGET))
 			class = RELAY_ROW;
 		if (FAULT == FAULT_batch_counts && class == RELAY_ROW)
 			relay_rules_refused(rules, report->ticket, class, world->now);

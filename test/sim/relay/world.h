@@ -290,6 +290,7 @@ typedef struct World
 	int			step;
 	bool		calm;
 	bool		traced;
+	Invariant	only;			/* the invariant to look at; HOLDS: all */
 	Invariant	broken;
 	char		what[200];
 
@@ -331,7 +332,7 @@ typedef struct World
 #define TRACE(world, ...) ((world)->traced ? trace_line(world, __VA_ARGS__) : (void) 0)
 
 extern void trace_line(World *world, const char *format,...) __attribute__((format(printf, 2, 3)));
-extern void world_init(World *world, uint64_t seed);
+extern void world_init(World *world, uint64_t seed, Invariant only);
 
 extern void world_move_clock(World *world, Random *random);
 

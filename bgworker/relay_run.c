@@ -1,0 +1,137 @@
+/*-------------------------------------------------------------------------
+ *
+ * relay_run.c
+ *		What is remembered of earlier runs of the worker, for the case that one of
+ *		its rows ends it.
+ *
+ * A worker that dies takes the whole server through a recovery; if a row is to
+ * blame, that would go on for ever.  So a file in the data folder counts the ends
+ * that were not orderly since the last mark.  After the first one the worker is
+ * careful: few rows are on their way at a time, and the file names them.  After
+ * the second the relay pauses.
+ *
+ * Nothing is flushed: the file has to survive the worker, not the machine.  Where
+ * the whole server ended, the worker is not to blame, and it does not count.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "miscadmin.h"
+#include "storage/fd.h"
+#include "utils/timestamp.h"
+
+#include "relay_run.h"
+
+static int	unclean = 0;		/* ends before this run */
+static bool careful = false;
+
+static void
+file_name(char *name, size_t size)
+{
+	snprintf(name, size, "idem_relay.%u", MyDatabaseId);
+}
+
+/* Writes the file anew: this run is under way. */
+static void
+write_file(void)
+{
+	char		name[MAXPGPATH];
+	FILE	   *file;
+
+	file_name(name, sizeof(name));
+	file = AllocateFile(name, PG_BINARY_W);
+	if (file == NULL ||
+		fprintf(file, INT64_FORMAT " %d\n", (int64) PgStartTime, unclean) < 0 || FreeFile(file) != 0)
+		ereport(LOG,
+				(errcode_for_file_access(),
+				 errmsg("could not write file \"%s\": %m", name)));
+}
+
+/* What the last run left; 0: it ended in order, or with the whole server. */
+static int
+read_file(char *rows, size_t size)
+{
+	char		name[MAXPGPATH];
+	FILE	   *file;
+	int64		started;
+	int			ends = 0;
+	int			n;
+
+	rows[0] = '\0';
+	file_name(name, sizeof(name));
+	file = AllocateFile(name, PG_BINARY_R);
+	if (file == NULL)
+		return 0;
+	if (fscanf(file, INT64_FORMAT " %d\n", &started, &n) == 2 && started == (int64) PgStartTime)
+	{
+		size_t		len = fread(rows, 1, size - 1, file);
+
+		while (len > 0 && rows[len - 1] != ';')
+			len--;
+		rows[len > 0 ? len - 1 : 0] = '\0';
+		ends = n + 1;
+	}
+	FreeFile(file);
+	return ends;
+}
+
+/*
+ * Begins a run.  Gives how many runs in a row ended in disorder and without a
+ * mark, and the rows that were on their way in the last one, as far as known.
+ */
+int
+relay_run_begin(char *rows, size_t size)
+{
+	unclean = read_file(rows, size);
+	careful = unclean > 0;
+	if (unclean < RELAY_UNCLEAN_ENDS)
+		write_file();
+	return unclean;
+}
+
+/* A careful worker is about to produce a row. */
+void
+relay_run_row(const RelayRow *row)
+{
+	char		name[MAXPGPATH];
+	char		line[64];
+	int			fd;
+
+	if (!careful)
+		return;
+	file_name(name, sizeof(name));
+	snprintf(line, sizeof(line), "seq " INT64_FORMAT " of outbox_%02d; ", row->seq, row->leaf);
+	fd = OpenTransientFile(name, O_WRONLY | O_APPEND | PG_BINARY);
+	if (fd < 0)
+		return;
+	if (write(fd, line, strlen(line)) < 0)
+		ereport(LOG,
+				(errcode_for_file_access(),
+				 errmsg("could not write file \"%s\": %m", name)));
+	CloseTransientFile(fd);
+}
+
+/* Rows were marked: whatever ended the runs before, the relay gets on. */
+void
+relay_run_marked(void)
+{
+	if (unclean == 0)
+		return;
+	unclean = 0;
+	careful = false;
+	write_file();
+}
+
+/* An orderly end. */
+void
+relay_run_end(void)
+{
+	char		name[MAXPGPATH];
+
+	file_name(name, sizeof(name));
+	unlink(name);
+}
