@@ -75,6 +75,9 @@ $node->emit('t', payload => '"' . 'y' x 200 . '"') && $node->wait_published fore
 is(updates_counted(@rows + 105) - $hot, 105, 'marks are HOT updates, and known to autovacuum');
 
 # Rows that are changed, moved away, deleted or locked while they are in flight.
+# The first row of a partition goes alone.
+$node->emit('moved', payload => '0');
+$node->wait_published;
 while_in_flight(4, q(INSERT INTO idem.outbox (seq, topic, payload) SELECT 1000000 + i, 'moved', to_jsonb(i) FROM generate_series(1, 4) AS i),
 	sub {
 		$node->value(q(UPDATE idem.outbox SET aggregate_type = 'changed' WHERE seq = 1000001));
@@ -82,8 +85,8 @@ while_in_flight(4, q(INSERT INTO idem.outbox (seq, topic, payload) SELECT 100000
 		$node->value(q(UPDATE idem.outbox SET published_at = 'epoch' WHERE seq = 1000003));
 	});
 $node->wait_published;
-is($node->value(q(SELECT string_agg(seq || ' ' || (published_at = 'epoch') || ' ' || coalesce(kafka_offset::text, 'none'), ', ' ORDER BY seq) FROM idem.outbox WHERE topic = 'moved')),
-	'1000001 false 0, 1000003 true none, 1000004 false 3', 'a row that was changed is marked, one that is marked already is left alone');
+is($node->value(q(SELECT string_agg(seq || ' ' || (published_at = 'epoch') || ' ' || coalesce(kafka_offset::text, 'none'), ', ' ORDER BY seq) FROM idem.outbox WHERE topic = 'moved' AND seq > 1000000)),
+	'1000001 false 1, 1000003 true none, 1000004 false 4', 'a row that was changed is marked, one that is marked already is left alone');
 
 my $locker = $node->session;
 while_in_flight(2, q(INSERT INTO idem.outbox (seq, topic, payload) SELECT 2000000 + i, 'moved', to_jsonb(i) FROM generate_series(1, 2) AS i),
