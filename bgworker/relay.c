@@ -129,9 +129,9 @@ hear_commits(RelayWorker *w)
 	}
 	if (pg_atomic_exchange_u32(&w->slot->sweep, 0) != 0)
 		relay_rules_sweep(&w->rules);
-	/* another policy may let rows go that were passed by */
+	/* another policy may let held keys go, or hold some */
 	if (pg_atomic_exchange_u32(&w->slot->topics_changed, 0) != 0)
-		relay_rules_sweep(&w->rules);
+		w->rules.holds_wanted = true;
 }
 
 /* Sleeps until there is something to do. */
@@ -281,12 +281,12 @@ attach(RelayWorker *w)
 /*
  * A worker whose database can't be connected to (it does not exist, say) ends with
  * an error and is started again each second: so it waits first, the longer the
- * more often that happened.  A database that was missing is found within a minute.
+ * more often that happened.  A database that was missing is found within 16 seconds.
  */
 static void
 wait_for_database(IdemRelay *slot)
 {
-	int64		deadline = relay_now_usec() + Min(INT64CONST(1) << Min(slot->failed_starts, 6), 60) * INT64CONST(1000000);
+	int64		deadline = relay_now_usec() + (INT64CONST(1000000) << Min(slot->failed_starts, 4));
 
 	while (slot->failed_starts > 0 && relay_now_usec() < deadline)
 	{

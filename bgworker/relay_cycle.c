@@ -83,7 +83,10 @@ relay_begin(RelayWorker *w)
 	if (!OidIsValid(found))
 		relay_rules_nothing(&w->rules);
 	else
+	{
 		relay_topics_refresh(w->slot);
+		relay_names_settings(&w->rules);
+	}
 	return OidIsValid(found);
 }
 

@@ -81,7 +81,7 @@ note_success(RelayRules *rules, const RelayEntry *entry, int64_t now)
 	rules->partition[place].stored_at = now;
 	rules->stored_at = now;
 	rules->stored_place = entry->place;
-	rules->stored_since = true;
+	rules->got_on = true;
 	if (entry->place == rules->stuck_place)
 	{
 		rules->stuck_place = NONE;
@@ -164,6 +164,7 @@ stream_refused(RelayRules *rules, int i, RelayClass class, int64_t now)
 	if (k != NONE && (class == RELAY_ROW || class == RELAY_SIZE))
 		check_refused(rules, &rules->key[k], &rules->entry[i]);
 	relay_entry_free(rules, i);
+	rules->got_on |= class == RELAY_ROW || class == RELAY_SIZE || class == RELAY_TARGET;
 	switch (class)
 	{
 		case RELAY_ROW:

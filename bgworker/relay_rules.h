@@ -336,7 +336,7 @@ typedef struct RelayRules
 	int64_t		give_up_at;		/* reports that did not come by then never will */
 	int64_t		rebuild_at;
 	int64_t		rebuild_backoff;
-	bool		stored_since;	/* some row was, by this stream */
+	bool		got_on;			/* the stream stored a row, or found one not to be sent again */
 	uint32_t	batch_bytes;	/* that the stream was made with */
 	uint32_t	next_batch_bytes;
 	int64_t		stored_at;		/* any row, by the stream */
@@ -400,7 +400,7 @@ typedef enum RelayStreamAction
 	RELAY_STREAM_REBUILD
 } RelayStreamAction;
 
-/* relay_rules.c: positions and reading */
+/* relay_rules.c, relay_reading.c: rows and where they are read */
 extern void relay_rules_init(RelayRules *rules);
 extern void relay_rules_forget(RelayRules *rules);
 extern void relay_rules_sweep(RelayRules *rules);
@@ -423,7 +423,7 @@ extern void relay_rules_read_failed(RelayRules *rules, int64_t now);
 extern int64_t relay_rules_wake_at(const RelayRules *rules, int64_t now);
 extern bool relay_rules_retrying(const RelayRules *rules);
 
-/* relay_keys.c: keys that are held, rows that are tried alone */
+/* relay_alone.c, relay_keys.c: rows that go alone, keys that are held */
 extern bool relay_rules_next_alone(RelayRules *rules, RelayRead *read, int64_t now);
 extern void relay_rules_alone_done(RelayRules *rules, const RelayRead *read);
 extern bool relay_rules_nth_refusal(const RelayRules *rules, int n, RelayRefusal *refusal, int64_t now);

@@ -56,11 +56,13 @@ extern int	relay_key_find(const RelayRules *rules, const RelayRow *row);
 extern int	relay_key_add(RelayRules *rules, const RelayRow *row);
 extern void relay_key_rest(RelayRules *rules, int k);
 extern void relay_key_open(RelayRules *rules, int k);
+extern void relay_key_hold(RelayRules *rules, int k);
 extern bool relay_key_try(RelayRules *rules, const RelayRow *row, int64_t at);
 extern bool relay_key_is_row(const RelayKey *key, const RelayRow *row);
 extern void relay_key_wait(RelayRules *rules, int k, int i);
 extern void relay_key_ready(RelayRules *rules, int k);
 extern void relay_key_drop_waiting(RelayRules *rules, int k, RelayBehind *behind);
+extern bool relay_window_full(const RelayRules *rules);
 extern int64_t relay_mark_at(const RelayRules *rules);
 extern bool relay_key_may_try(const RelayRules *rules, const RelayKey *key, int64_t now);
 

@@ -388,7 +388,6 @@ relay_rules_limit(RelayRules *rules, int topic, uint32_t limit, int64_t now)
 	{
 		rules->stream = RELAY_STREAM_DRAINING;
 		rules->give_up_at = now + DRAIN;
-		rules->rebuild_at = now;
 		drop_waiting(rules, NONE, &rules->returned);
 	}
 	relay_topic_open(rules, topic);
@@ -396,21 +395,32 @@ relay_rules_limit(RelayRules *rules, int topic, uint32_t limit, int64_t now)
 
 /* ---- the stream ---- */
 
-/* The stream is of no more use. */
+/*
+ * The stream has ended.  The next one is made at once if this one got anywhere:
+ * stored a row, or found one or a topic that is not to be sent again.
+ */
+static void
+close_stream(RelayRules *rules, int64_t now)
+{
+	rules->rebuild_backoff = rules->got_on ? 0 :
+		rules->rebuild_backoff == 0 ? BACKOFF_MIN :
+		rules->rebuild_backoff * 2 < BACKOFF_MAX ? rules->rebuild_backoff * 2 : BACKOFF_MAX;
+	rules->stream = RELAY_STREAM_CLOSED;
+	rules->rebuild_at = now + rules->rebuild_backoff;
+}
+
+/* The stream is of no more use, or could not be made. */
 void
 relay_rules_stream_failed(RelayRules *rules, int64_t now)
 {
 	if (rules->stream == RELAY_STREAM_PURGING)
 		return;
-
-	/* one failure after the other: not without a pause */
-	rules->rebuild_backoff = rules->stored_since ? 0 :
-		rules->rebuild_backoff == 0 ? BACKOFF_MIN :
-		rules->rebuild_backoff * 2 < BACKOFF_MAX ? rules->rebuild_backoff * 2 : BACKOFF_MAX;
-	rules->rebuild_at = now + rules->rebuild_backoff;
 	if (rules->stream == RELAY_STREAM_CLOSED)
+	{
+		rules->got_on = false;
+		close_stream(rules, now);
 		return;
-
+	}
 	rules->stream = RELAY_STREAM_PURGING;
 	rules->purge = true;
 	rules->purge_again = now + PURGE_AGAIN;
@@ -424,13 +434,11 @@ relay_rules_stream_action(RelayRules *rules, int64_t now)
 {
 	if (rules->stream == RELAY_STREAM_DRAINING)
 	{
+		rules->got_on = true;
 		if (rules->stream_in_flight == 0)
-			rules->stream = RELAY_STREAM_CLOSED;
+			close_stream(rules, now);
 		else if (now >= rules->give_up_at)
-		{
-			rules->stored_since = true;	/* not a failure that needs a pause */
 			relay_rules_stream_failed(rules, now);
-		}
 	}
 	if (rules->stream == RELAY_STREAM_PURGING)
 	{
@@ -440,7 +448,7 @@ relay_rules_stream_action(RelayRules *rules, int64_t now)
 			return RELAY_STREAM_PURGE_QUEUE;
 		}
 		if (rules->stream_in_flight == 0 || now >= rules->give_up_at)
-			rules->stream = RELAY_STREAM_CLOSED;
+			close_stream(rules, now);
 		else if (now >= rules->purge_again)
 		{
 			rules->purge_again = RELAY_NEVER;
@@ -463,7 +471,7 @@ relay_rules_stream_built(RelayRules *rules, int64_t now)
 	rules->stream = RELAY_STREAM_OPEN;
 	rules->generation++;
 	rules->batch_bytes = rules->next_batch_bytes;
-	rules->stored_since = false;
+	rules->got_on = false;
 	rules->counts.rebuilds++;
 	relay_release(rules, &rules->returned);
 }

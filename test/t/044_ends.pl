@@ -60,8 +60,7 @@ like($status->{last_error}, qr/died 2 times.*seq \d+ of outbox_\d\d/, 'the view 
 like($status->{hint}, qr/pg_terminate_backend/, 'and says how to go on');
 $kafka->thaw;
 $node->emit('t', key => 'k', payload => '5');
-wait_until('some looks at the outbox', sub { $node->value('SELECT pg_stat_clear_snapshot()') foreach 1 .. 20; return 1 });
-is(published(), 2, 'a paused relay publishes nothing');
+is_deeply([ map { published() } 1 .. 20 ], [ (2) x 20 ], 'a paused relay publishes nothing');
 
 $node->value("SELECT pg_terminate_backend($status->{pid})");
 $node->wait_new_worker($status->{pid});
