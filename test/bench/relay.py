@@ -242,6 +242,8 @@ class Relay(Sides):
                 'relay': lambda: self.drain(rows, bytes=bytes),
                 'producer': lambda: self.produce(rows, bytes=bytes)}, 1 if self.quick else 3)
             self.faster(f'drain of payloads of {bytes:,} bytes, against a producer with the same headers', *results.values(), None)
+            memory = max(r.memory for r in results['relay']) / 1e6
+            self.figure(f'memory draining payloads of {bytes:,} bytes (MB), against its limit', memory, 100, 100 / memory, 1)
 
     def compression(self):
         """By the broker: the topic says so, and the client sends plain batches."""
