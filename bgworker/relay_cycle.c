@@ -104,6 +104,7 @@ send_waiting(RelayWorker *w)
 	{
 		const RelayRow *row = &w->rules.entry[ticket & PG_UINT32_MAX].row;
 
+		relay_run_row(row);
 		relay_producers_send(w, RELAY_STREAM, relay_kept_get(ticket), row, ticket, &stop);
 		n++;
 	}
@@ -175,6 +176,7 @@ produce_read(RelayWorker *w, const RelayRead *read, int64 *next)
 	int			n;
 
 	last_read = *read;
+	relay_run_busy();
 	n = relay_outbox_read(read, w->source, produce_row, &reading);
 
 	*next = reading.next;

@@ -6,9 +6,9 @@
  *
  * A worker that dies takes the whole server through a recovery; if a row is to
  * blame, that would go on for ever.  So a file in the data folder counts the ends
- * that were not orderly since the last mark.  After the first one the worker is
- * careful: few rows are on their way at a time, and the file names them.  After
- * the second the relay pauses.
+ * since the last mark that were not orderly, of runs that had something to do.
+ * After the first one the worker is careful: few rows are on their way at a time,
+ * and the file names them.  After the second the relay pauses.
  *
  * Nothing is flushed: the file has to survive the worker, not the machine.  Where
  * the whole server ended, the worker is not to blame, and it does not count.
@@ -28,6 +28,7 @@
 
 static int	unclean = 0;		/* ends before this run */
 static bool careful = false;
+static bool written = false;	/* the file is this run's */
 
 static void
 file_name(char *name, size_t size)
@@ -35,7 +36,7 @@ file_name(char *name, size_t size)
 	snprintf(name, size, "idem_relay.%u", MyDatabaseId);
 }
 
-/* Writes the file anew: this run is under way. */
+/* Writes the file anew. */
 static void
 write_file(void)
 {
@@ -88,9 +89,19 @@ relay_run_begin(char *rows, size_t size)
 {
 	unclean = read_file(rows, size);
 	careful = unclean > 0;
-	if (unclean < RELAY_UNCLEAN_ENDS)
-		write_file();
 	return unclean;
+}
+
+/*
+ * There are rows to be read.  Only now this run counts: a worker that had nothing
+ * to do is not to blame for its death.
+ */
+void
+relay_run_busy(void)
+{
+	if (!written)
+		write_file();
+	written = true;
 }
 
 /* A careful worker is about to produce a row. */

@@ -71,7 +71,7 @@ sub go_on
 	my $seen = $node->relay_status;
 
 	$node->value("SELECT pg_terminate_backend($seen->{pid})") if $seen->{state} eq 'paused';
-	return ($seen->{state} eq 'running', $seen);
+	return $seen->{state} eq 'running';
 }
 
 # The worker killed at a named point, as often as it gets there until the point
@@ -137,7 +137,7 @@ sub unpublished
 	return $node->value("SELECT count(*) FROM idem.outbox WHERE topic = '$topic' AND published_at IS NULL");
 }
 
-sub worker { return $node->wait_state('running')->{pid} }
+sub worker { return $node->wait_new_worker(0) }
 
 end_in_window(
 	'pg_terminate_backend',
