@@ -52,7 +52,7 @@ static const char *const pinned_settings[][2] = {
 	{"default_transaction_isolation", "read committed"},
 	{"statement_timeout", "0"},
 	{"lock_timeout", "1s"},		/* a lock on the outbox delays marks, and holds up nothing else */
-	{"synchronous_commit", "local"},	/* a mark lost in a crash would be a repeat */
+	{"synchronous_commit", "off"},	/* events would wait for marks: see relay_outbox_settle */
 	{"deadlock_timeout", "100ms"},	/* the worker gives way, and tries again */
 	{"plan_cache_mode", "force_generic_plan"},	/* by seq, or by ctid: no statement needs more */
 	{"enable_nestloop", "on"},

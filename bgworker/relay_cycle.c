@@ -342,6 +342,7 @@ relay_produce(RelayWorker *w)
 
 	if (w->stream == NULL || w->paused)
 		return false;
+	relay_outbox_settle(w->rules.in_flight + w->rules.acknowledged + RELAY_READ_ROWS, w->rules.window_rows);
 	any = send_waiting(w);
 	if ((w->rules.counts.trying_keys > 0 || w->rules.counts.stopped_topics > 0) &&
 		!relay_attempt(w, read_alone, &any))

@@ -18,6 +18,9 @@
 #include "postgres.h"
 
 #include <fcntl.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
@@ -96,6 +99,7 @@ struct RelayKafka
 	HTAB	   *topics;
 	int			nhandles;
 	uint64		uses;			/* of handles, so far */
+	TopicEntry *last_topic;		/* that was asked for: mostly it is asked for again */
 	PartitionCount *counts;		/* of all topics */
 };
 
@@ -181,6 +185,23 @@ make_topics(void)
 }
 
 /*
+ * The library allocates some ten times for each record and frees it all in
+ * another thread, in batches.  With glibc's defaults each batch is followed by a
+ * consolidation of small chunks and gives memory back to the kernel, which is
+ * asked for it again at once: a fifth of the CPU of producing.
+ */
+static void
+tune_malloc(void)
+{
+#ifdef __GLIBC__
+	mallopt(M_MXFAST, 0);
+	mallopt(M_TRIM_THRESHOLD, 32 * 1024 * 1024);
+	mallopt(M_TOP_PAD, 1024 * 1024);
+	mallopt(M_MMAP_THRESHOLD, 4 * 1024 * 1024);
+#endif
+}
+
+/*
  * Makes a producer.  It connects by itself, now and after every loss.  NULL:
  * error says why; nothing is left behind.
  */
@@ -196,6 +217,7 @@ relay_kafka_open(const RelayKafkaOptions *options, char *error, size_t error_siz
 		snprintf(error, error_size, "could not make a pipe: %s", strerror(errno));
 		return NULL;
 	}
+	tune_malloc();
 	conf = make_conf(options, error, error_size);
 	if (conf == NULL)
 		return NULL;
@@ -327,15 +349,28 @@ open_handle(RelayKafka *kafka, TopicEntry *entry)
 		kafka->nhandles++;
 }
 
+/* What is known of a topic, or NULL. */
+static TopicEntry *
+known_topic(RelayKafka *kafka, const char *topic)
+{
+	TopicEntry *entry = kafka->last_topic;
+
+	if (entry == NULL || strcmp(entry->topic, topic) != 0)
+		entry = hash_search(kafka->topics, topic, HASH_FIND, NULL);
+	if (entry != NULL)
+		kafka->last_topic = entry;
+	return entry;
+}
+
 /* The entry of a topic, with a handle; NULL: the library has none for it. */
 static TopicEntry *
 find_topic(RelayKafka *kafka, const char *topic)
 {
-	bool		found;
-	TopicEntry *entry = hash_search(kafka->topics, topic, HASH_ENTER, &found);
+	TopicEntry *entry = known_topic(kafka, topic);
 
-	if (!found)
+	if (entry == NULL)
 	{
+		entry = hash_search(kafka->topics, topic, HASH_ENTER, NULL);
 		entry->handle = NULL;
 		entry->partitions = calloc(1, sizeof(PartitionCount));
 		if (entry->partitions == NULL)
@@ -361,7 +396,7 @@ find_topic(RelayKafka *kafka, const char *topic)
 int32_t
 relay_kafka_partitions(RelayKafka *kafka, const char *topic)
 {
-	TopicEntry *entry = hash_search(kafka->topics, topic, HASH_FIND, NULL);
+	TopicEntry *entry = known_topic(kafka, topic);
 
 	return entry ? entry->partitions->count : 0;
 }

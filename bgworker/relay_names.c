@@ -7,7 +7,6 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "common/hashfn.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
@@ -37,9 +36,12 @@ static int	nset = 0;			/* topics whose settings the rules have */
 int
 relay_names_number(const char *topic)
 {
+	static NameEntry *last = NULL;	/* mostly it is the same again */
 	NameEntry  *entry;
 	bool		found;
 
+	if (last != NULL && strcmp(last->topic, topic) == 0)
+		return last->number;
 	if (names == NULL)
 	{
 		HASHCTL		ctl;
@@ -58,6 +60,7 @@ relay_names_number(const char *topic)
 		entry->number = ntopics;
 		topic_of[ntopics++] = entry->topic;
 	}
+	last = entry;
 	return entry->number;
 }
 
@@ -73,10 +76,8 @@ relay_names_topic(int number)
  * number would wait for each other, and nothing else.  0: the row has no key.
  */
 uint64
-relay_names_key(const char *topic, HeapTuple tuple, TupleDesc tupdesc, int column)
+relay_names_key(const char *topic, Datum value, bool isnull)
 {
-	bool		isnull;
-	Datum		value = heap_getattr(tuple, column, tupdesc, &isnull);
 	struct varlena *key;
 	uint64		hash;
 

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * relay_outbox.c
- *		The outbox as the relay uses it: reading rows, marking them.
+ *		The outbox as the relay uses it: transactions, reading rows.
  *
  * A leaf is always addressed by its own name: through the root, a statement
  * would lock every leaf and every index.  The worker's search_path is pinned to
@@ -11,21 +11,17 @@
  */
 #include "postgres.h"
 
+#include "access/transam.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "access/xlog_internal.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
-#include "executor/spi.h"
-#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "pgstat.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/jsonb.h"
-#include "utils/fmgrprotos.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
@@ -33,25 +29,15 @@
 
 #include "compat.h"
 #include "idem_shared.h"
+#include "relay_convert.h"
 #include "relay_names.h"
 #include "relay_outbox.h"
-#include "relay_retention.h"
-#include "relay_topics.h"
 
-/* milliseconds between 1970 and 2000 */
-#define UNIX_TO_POSTGRES_MS \
-	((POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * INT64CONST(86400000))
-
-/* numbers with more digits than this before or after the point, and their text */
-#define LONG_NUMBER_DIGITS	1000
-#define LONG_NUMBER_BYTES	150000
-
-/* our own headers: specversion, id, source, type, time, subject */
-#define CE_HEADERS		6
+/* after so many transactions the log is flushed as far as it is written */
+#define FLUSH_ALL_XIDS	1000000
 
 #define READ_ROWS \
-	"SELECT ctid, seq, event_id, topic, partition_key, event_type, aggregate_id," \
-	" payload, payload_bytes, headers, created_at, attempts FROM ONLY idem.outbox_%02d" \
+	"SELECT " RELAY_COLUMNS " FROM ONLY idem.outbox_%02d" \
 	" WHERE seq BETWEEN $1 AND $2 AND published_at IS NULL AND parked_at IS NULL" \
 	" ORDER BY seq LIMIT $3"
 
@@ -59,43 +45,8 @@
 	"SELECT seq FROM ONLY idem.outbox_%02d" \
 	" WHERE seq >= $1 AND published_at IS NULL AND parked_at IS NULL ORDER BY seq LIMIT 1"
 
-/* A row is marked only if it is the one that was sent, and unpublished still. */
-#define MARK_ROWS \
-	"UPDATE ONLY idem.outbox_%02d AS o SET published_at = clock_timestamp()," \
-	" kafka_partition = m.partition, kafka_offset = m.kafka_offset" \
-	" FROM unnest($1::tid[], $2::bigint[], $3::uuid[], $4::integer[], $5::bigint[])" \
-	" AS m (tid, seq, event_id, partition, kafka_offset)" \
-	" WHERE o.ctid = m.tid AND o.seq = m.seq AND o.event_id = m.event_id" \
-	" AND o.published_at IS NULL AND o.parked_at IS NULL"
-
-/* The same for rows that have moved since they were read. */
-#define MARK_MOVED_ROWS \
-	"UPDATE ONLY idem.outbox_%02d AS o SET published_at = clock_timestamp()," \
-	" kafka_partition = m.partition, kafka_offset = m.kafka_offset" \
-	" FROM unnest($1::tid[], $2::bigint[], $3::uuid[], $4::integer[], $5::bigint[])" \
-	" AS m (tid, seq, event_id, partition, kafka_offset)" \
-	" WHERE o.seq = m.seq AND o.event_id = m.event_id" \
-	" AND o.published_at IS NULL AND o.parked_at IS NULL"
-
 /* the row that is being made into a record; leaf -1: none */
 static RelayRow current_row = {.leaf = -1};
-
-/* positions of READ_ROWS */
-enum
-{
-	COL_CTID = 1,
-	COL_SEQ,
-	COL_EVENT_ID,
-	COL_TOPIC,
-	COL_PARTITION_KEY,
-	COL_EVENT_TYPE,
-	COL_AGGREGATE_ID,
-	COL_PAYLOAD,
-	COL_PAYLOAD_BYTES,
-	COL_HEADERS,
-	COL_CREATED_AT,
-	COL_ATTEMPTS
-};
 
 /* ---- transactions ---- */
 
@@ -134,11 +85,15 @@ relay_outbox_end(void)
 	pgstat_report_activity(STATE_IDLE, NULL);
 }
 
-/* Runs a statement about a leaf, prepared at its first use. */
-static void
-run(SPIPlanPtr *plans, const char *sql, int leaf, int nargs, Oid *types, Datum *values,
-	bool read_only, int expected)
+/*
+ * Runs a statement about a leaf, prepared at its first use.  Without a receiver
+ * its rows go where SPI leaves them.
+ */
+void
+relay_outbox_run(SPIPlanPtr *plans, const char *sql, int leaf, int nargs, Oid *types, Datum *values,
+				 bool read_only, DestReceiver *receiver, int expected)
 {
+	SPIExecuteOptions options = {.read_only = read_only, .dest = receiver};
 	int			rc;
 
 	if (plans[leaf] == NULL)
@@ -150,12 +105,16 @@ run(SPIPlanPtr *plans, const char *sql, int leaf, int nargs, Oid *types, Datum *
 		SPI_keepplan(plan);
 		plans[leaf] = plan;
 	}
-	rc = SPI_execute_plan(plans[leaf], values, NULL, read_only, 0);
+
+	options.params = makeParamList(nargs);
+	for (int i = 0; i < nargs; i++)
+		options.params->params[i] = (ParamExternData) {values[i], false, PARAM_FLAG_CONST, types[i]};
+	rc = SPI_execute_plan_extended(plans[leaf], &options);
 	if (rc != expected)
 		elog(ERROR, "unexpected result of a statement on the outbox: %s", SPI_result_code_string(rc));
 }
 
-/* ---- reading ---- */
+/* ---- looking ---- */
 
 /* Finds the first unpublished row of a leaf, from a seq on. */
 bool
@@ -167,18 +126,16 @@ relay_outbox_first(const RelayRead *read, int64 *seq)
 	bool		isnull;
 
 	values[0] = Int64GetDatum(read->from);
-	run(plans, FIRST_ROW, read->leaf, 1, types, values, true, SPI_OK_SELECT);
+	relay_outbox_run(plans, FIRST_ROW, read->leaf, 1, types, values, true, NULL, SPI_OK_SELECT);
 	if (SPI_processed == 0)
 		return false;
 	*seq = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull));
 	return true;
 }
 
-/*
- * Flushes the log as far as it is written.  A row can be visible before its
- * commit is on disk (synchronous_commit = off); if it were published then, a
- * crash could leave an event of a transaction that never was.
- */
+/* ---- no ghosts ---- */
+
+/* Flushes the log as far as it is written. */
 static void
 flush_log(void)
 {
@@ -192,251 +149,116 @@ flush_log(void)
 	XLogFlush(end);
 }
 
-/* Text as Kafka gets it: UTF-8, whatever the database's encoding. */
-static RelayBytes
-utf8_bytes(const char *s, int len)
-{
-	RelayBytes	bytes;
-
-	bytes.data = pg_server_to_any(s, len, PG_UTF8);
-	bytes.len = bytes.data == s ? len : (int) strlen(bytes.data);
-	return bytes;
-}
-
-static RelayBytes
-text_column(HeapTuple tuple, int col)
-{
-	RelayBytes	none = {NULL, 0};
-	bool		isnull;
-	Datum		value = SPI_getbinval(tuple, SPI_tuptable->tupdesc, col, &isnull);
-	text	   *t;
-
-	if (isnull)
-		return none;
-	t = DatumGetTextPP(value);
-	return utf8_bytes(VARDATA_ANY(t), VARSIZE_ANY_EXHDR(t));
-}
-
-/* Whether the text of a number is much longer than its few stored bytes. */
-static bool
-is_long_number(Datum number)
-{
-	static Numeric limit = NULL;
-
-	if (limit == NULL)
-	{
-		MemoryContext old_context = MemoryContextSwitchTo(TopMemoryContext);
-
-		limit = DatumGetNumeric(DirectFunctionCall3(numeric_in, CStringGetDatum("1e" CppAsString2(LONG_NUMBER_DIGITS)),
-													ObjectIdGetDatum(InvalidOid), Int32GetDatum(-1)));
-		MemoryContextSwitchTo(old_context);
-	}
-	return DatumGetInt32(DirectFunctionCall1(numeric_scale, number)) > LONG_NUMBER_DIGITS ||
-		DatumGetBool(DirectFunctionCall2(numeric_gt, DirectFunctionCall1(numeric_abs, number), NumericGetDatum(limit)));
-}
-
 /*
- * Refuses JSON whose text would be huge.  A number like 1e131071 takes a few
- * bytes in the table and 131,072 in text, so the size of a value does not tell.
+ * Sees to it that the transaction which wrote a row is on disk.  A row can be
+ * visible before its commit is (synchronous_commit = off); if it were published
+ * then, a crash could leave an event of a transaction that never was.
+ *
+ * The server knows the place in the log of such commits.  It doesn't of old
+ * transactions, and raises an error when asked; those that had ended before the
+ * last flush of all are safe anyway.
  */
 static void
-check_payload(Jsonb *payload)
+flush_commit(TransactionId xid)
 {
-	JsonbIterator *it = JsonbIteratorInit(&payload->root);
-	JsonbIteratorToken token;
-	JsonbValue	v;
-	int64		bytes = VARSIZE(payload);
+	static TransactionId flushed_before = InvalidTransactionId;
+	static TransactionId last = InvalidTransactionId;
+	Snapshot	snapshot = GetActiveSnapshot();
 
-	while ((token = JsonbIteratorNext(&it, &v, false)) != WJB_DONE)
+	if (TransactionIdEquals(xid, last))
+		return;
+	if (!TransactionIdIsNormal(flushed_before) ||
+		snapshot->xmin - flushed_before > FLUSH_ALL_XIDS ||
+		!TransactionIdPrecedes(xid, snapshot->xmax))
 	{
-		if ((token == WJB_ELEM || token == WJB_VALUE) && v.type == jbvNumeric &&
-			is_long_number(NumericGetDatum(v.val.numeric)))
-			bytes += LONG_NUMBER_BYTES;
-		if (bytes > RELAY_WINDOW_BYTES)
-			ereport(ERROR,
-					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-					 errmsg("payload of an event is too large to be sent")));
+		flush_log();
+		flushed_before = snapshot->xmin;
 	}
+	else if (!TransactionIdPrecedes(xid, flushed_before))
+		XLogFlush(TransactionIdGetCommitLSN(xid));
+	last = xid;
 }
 
-/* The value of the record: JSON as text, bytes as they are, or neither. */
-static RelayBytes
-payload(HeapTuple tuple)
+/* ---- reading: the rows go from the executor to the sink one by one ---- */
+
+/* a read under way */
+typedef struct Reading
 {
-	RelayBytes	bytes = {NULL, 0};
-	bool		isnull;
-	Datum		value = SPI_getbinval(tuple, SPI_tuptable->tupdesc, COL_PAYLOAD, &isnull);
-	StringInfoData json;
+	DestReceiver receiver;		/* first, so that the executor can call us */
+	const RelayRead *read;
+	const char *source;
+	RelayRowSink sink;
+	void	   *arg;
+	TimestampTz now;
+	MemoryContext row_context;
+	int			nrows;
+} Reading;
 
-	if (!isnull)
-	{
-		Jsonb	   *jb = DatumGetJsonbP(value);
-
-		check_payload(jb);
-		initStringInfo(&json);
-		JsonbToCString(&json, &jb->root, VARSIZE(jb));
-		return utf8_bytes(json.data, json.len);
-	}
-	value = SPI_getbinval(tuple, SPI_tuptable->tupdesc, COL_PAYLOAD_BYTES, &isnull);
-	if (!isnull)
-	{
-		bytea	   *b = DatumGetByteaPP(value);
-
-		bytes.data = VARDATA_ANY(b);
-		bytes.len = VARSIZE_ANY_EXHDR(b);
-	}
-	return bytes;
-}
-
+/* Makes a row of the rules and a Kafka record. */
 static void
-add_header(RelayRecord *record, const char *name, RelayBytes value)
+take_row(Reading *reading, const Datum *values, const bool *nulls, RelayRecord *record)
 {
-	RelayHeader *header = &record->headers[record->nheaders++];
-
-	header->name.data = name;
-	header->name.len = strlen(name);
-	header->value = value;
-}
-
-static RelayBytes
-cstring_bytes(const char *s)
-{
-	RelayBytes	bytes = {s, (int) strlen(s)};
-
-	return bytes;
-}
-
-/* A time as RFC 3339 wants it, in UTC; a year that it can't express is now's. */
-static char *
-rfc3339(TimestampTz time, TimestampTz now)
-{
-	struct pg_tm tm;
-	fsec_t		fsec;
-
-	if (TIMESTAMP_NOT_FINITE(time) || timestamp2tm(time, NULL, &tm, &fsec, NULL, NULL) != 0 ||
-		tm.tm_year < 1 || tm.tm_year > 9999)
-		timestamp2tm(now, NULL, &tm, &fsec, NULL, NULL);
-	return psprintf("%04d-%02d-%02dT%02d:%02d:%02d.%06dZ",
-					tm.tm_year, tm.tm_mon, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, (int) fsec);
-}
-
-/* The row's own headers, [[name, value or null], ...], as the table checked. */
-static void
-own_headers(RelayRecord *record, Jsonb *headers)
-{
-	JsonbIterator *it = JsonbIteratorInit(&headers->root);
-	JsonbIteratorToken token;
-	JsonbValue	v;
-	bool		is_name = true;
-
-	while ((token = JsonbIteratorNext(&it, &v, false)) != WJB_DONE)
-	{
-		RelayHeader *header = &record->headers[record->nheaders];
-		RelayBytes	none = {NULL, 0};
-
-		if (token != WJB_ELEM)
-			continue;
-		if (is_name)
-			header->name = utf8_bytes(v.val.string.val, v.val.string.len);
-		else
-		{
-			header->value = v.type == jbvNull ? none : utf8_bytes(v.val.string.val, v.val.string.len);
-			record->nheaders++;
-		}
-		is_name = !is_name;
-	}
-}
-
-/*
- * The headers of the record: CloudEvents 1.0 in binary mode (Kafka protocol
- * binding, section 3.2.3), then the row's own.
- */
-static void
-make_headers(HeapTuple tuple, RelayRecord *record, const char *source,
-			 const pg_uuid_t *event_id, TimestampTz created_at, TimestampTz now)
-{
-	TupleDesc	tupdesc = SPI_tuptable->tupdesc;
-	RelayBytes	type = text_column(tuple, COL_EVENT_TYPE);
-	RelayBytes	subject = text_column(tuple, COL_AGGREGATE_ID);
-	bool		isnull;
-	Datum		value = SPI_getbinval(tuple, tupdesc, COL_HEADERS, &isnull);
-	Jsonb	   *own = isnull ? NULL : DatumGetJsonbP(value);
-
-	record->nheaders = 0;
-	record->headers = palloc(sizeof(RelayHeader) * (CE_HEADERS + (own ? JB_ROOT_COUNT(own) : 0)));
-	add_header(record, "ce_specversion", cstring_bytes("1.0"));
-	add_header(record, "ce_id", cstring_bytes(DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(event_id)))));
-	add_header(record, "ce_source", cstring_bytes(source));
-	/* the type is required there; an event without one is known by its topic */
-	add_header(record, "ce_type", type.data && type.len > 0 ? type : cstring_bytes(record->topic));
-	add_header(record, "ce_time", cstring_bytes(rfc3339(created_at, now)));
-	if (subject.data && subject.len > 0)
-		add_header(record, "ce_subject", subject);
-	if (own)
-		own_headers(record, own);
-}
-
-static int
-record_bytes(const RelayRecord *record)
-{
-	int64		bytes = RELAY_ROW_OVERHEAD + record->key.len + record->value.len;
-
-	for (int i = 0; i < record->nheaders; i++)
-		bytes += record->headers[i].name.len + record->headers[i].value.len;
-	return (int) Min(bytes, PG_INT32_MAX);
-}
-
-/*
- * The timestamp of a record.  Neither infinity, nor a clock that runs ahead, nor
- * a time before Unix's began (0 is no timestamp to the client library) makes one
- * for Kafka: the time of sending then does.
- */
-static int64
-record_timestamp(const RelayRow *row, const char *topic, TimestampTz created_at, TimestampTz now)
-{
-	if (relay_topics_get(topic)->send_time ||
-		TIMESTAMP_NOT_FINITE(created_at) || created_at > now ||
-		created_at < -UNIX_TO_POSTGRES_MS * 1000 + 1000 ||
-		relay_retention_is_old(row->topic, (now - created_at) / 1000))
-		created_at = now;
-	return created_at / 1000 + UNIX_TO_POSTGRES_MS;
-}
-
-/* Turns a row that was read into a row of the rules and a Kafka record. */
-static void
-make_record(HeapTuple tuple, int leaf, const char *source, TimestampTz now,
-			RelayRow *row, RelayRecord *record)
-{
-	TupleDesc	tupdesc = SPI_tuptable->tupdesc;
-	bool		isnull;
-	ItemPointer tid = (ItemPointer) DatumGetPointer(SPI_getbinval(tuple, tupdesc, COL_CTID, &isnull));
-	pg_uuid_t  *event_id = DatumGetUUIDP(SPI_getbinval(tuple, tupdesc, COL_EVENT_ID, &isnull));
-	TimestampTz created_at = DatumGetTimestampTz(SPI_getbinval(tuple, tupdesc, COL_CREATED_AT, &isnull));
+	ItemPointer tid = (ItemPointer) DatumGetPointer(values[COL_CTID]);
 
 	/* all that is known of the row, before anything can fail */
-	row->leaf = leaf;
-	row->seq = DatumGetInt64(SPI_getbinval(tuple, tupdesc, COL_SEQ, &isnull));
-	row->block = ItemPointerGetBlockNumber(tid);
-	row->offset = ItemPointerGetOffsetNumber(tid);
-	memcpy(row->event_id, event_id->data, sizeof(row->event_id));
+	current_row.leaf = reading->read->leaf;
+	current_row.seq = DatumGetInt64(values[COL_SEQ]);
+	current_row.block = ItemPointerGetBlockNumber(tid);
+	current_row.offset = ItemPointerGetOffsetNumber(tid);
+	memcpy(current_row.event_id, DatumGetUUIDP(values[COL_EVENT_ID])->data, sizeof(current_row.event_id));
+	current_row.attempts = DatumGetInt32(values[COL_ATTEMPTS]);
+	current_row.bytes = RELAY_ROW_OVERHEAD;
+	current_row.partition = RELAY_ANY_PARTITION;
+	record->topic = TextDatumGetCString(values[COL_TOPIC]);
+	current_row.topic = relay_names_number(record->topic);
+	current_row.key = relay_names_key(record->topic, values[COL_PARTITION_KEY], nulls[COL_PARTITION_KEY]);
 
-	row->attempts = DatumGetInt32(SPI_getbinval(tuple, tupdesc, COL_ATTEMPTS, &isnull));
-	row->bytes = RELAY_ROW_OVERHEAD;
-	row->partition = RELAY_ANY_PARTITION;
-	record->topic = TextDatumGetCString(SPI_getbinval(tuple, tupdesc, COL_TOPIC, &isnull));
-	row->topic = relay_names_number(record->topic);
-	row->key = relay_names_key(record->topic, tuple, tupdesc, COL_PARTITION_KEY);
+	relay_convert(values, nulls, current_row.topic, reading->source, reading->now, record);
+	current_row.bytes = relay_record_bytes(record);
+}
 
-	record->key = text_column(tuple, COL_PARTITION_KEY);
-	record->value = payload(tuple);
-	record->timestamp_ms = record_timestamp(row, record->topic, created_at, now);
-	make_headers(tuple, record, source, event_id, created_at, now);
-	row->bytes = record_bytes(record);
+/* Takes a row of the executor; false: no more of them. */
+static bool
+receive_row(TupleTableSlot *slot, DestReceiver *receiver)
+{
+	Reading    *reading = (Reading *) receiver;
+	const Datum *values;
+	MemoryContext old_context;
+	RelayRecord record;
+	bool		more;
+
+	CHECK_FOR_INTERRUPTS();
+	slot_getallattrs(slot);
+	values = slot->tts_values;
+	flush_commit(DatumGetTransactionId(values[COL_XMIN]));
+	if (reading->nrows++ == 0)
+		IDEM_TEST_POINT("relay-read");
+	old_context = MemoryContextSwitchTo(reading->row_context);
+	take_row(reading, values, slot->tts_isnull, &record);
+	more = reading->sink(reading->arg, &current_row, &record);
+	MemoryContextSwitchTo(old_context);
+	MemoryContextReset(reading->row_context);
+	current_row.leaf = -1;
+	return more;
+}
+
+static void
+start_rows(DestReceiver *receiver, int operation, TupleDesc tupdesc)
+{
+	(void) receiver;
+	(void) operation;
+	(void) tupdesc;
+}
+
+static void
+end_rows(DestReceiver *receiver)
+{
+	(void) receiver;
 }
 
 /*
  * Reads rows in order of seq and gives each to the sink, until it wants no
- * more.  Gives the number of rows that there were.
+ * more.  Gives the number of rows that it was given.
  */
 int
 relay_outbox_read(const RelayRead *read, const char *source, RelayRowSink sink, void *arg)
@@ -444,40 +266,23 @@ relay_outbox_read(const RelayRead *read, const char *source, RelayRowSink sink, 
 	static SPIPlanPtr plans[IDEM_LEAVES];
 	Oid			types[3] = {INT8OID, INT8OID, INT4OID};
 	Datum		values[3];
-	int			n;
-	TimestampTz now = GetCurrentTimestamp();
-	MemoryContext row_context;
-	MemoryContext old_context;
+	Reading		reading = {
+		/* the kind is for SPI, which takes DestNone for rows that nobody wants */
+		.receiver = {receive_row, start_rows, end_rows, end_rows, DestSQLFunction},
+		.read = read,
+		.source = source,
+		.sink = sink,
+		.arg = arg,
+		.now = GetCurrentTimestamp(),
+		.row_context = AllocSetContextCreate(CurrentMemoryContext, "idem relay row", ALLOCSET_DEFAULT_SIZES)
+	};
 
 	values[0] = Int64GetDatum(read->from);
 	values[1] = Int64GetDatum(read->upto);
 	values[2] = Int32GetDatum(read->limit);
-	run(plans, READ_ROWS, read->leaf, 3, types, values, true, SPI_OK_SELECT);
-	n = (int) SPI_processed;
-	if (n == 0)
-		return 0;
-
-	flush_log();
-	IDEM_TEST_POINT("relay-read");
-
-	row_context = AllocSetContextCreate(CurrentMemoryContext, "idem relay row", ALLOCSET_DEFAULT_SIZES);
-	old_context = MemoryContextSwitchTo(row_context);
-	for (int i = 0; i < n; i++)
-	{
-		RelayRecord record;
-		bool		more;
-
-		CHECK_FOR_INTERRUPTS();
-		make_record(SPI_tuptable->vals[i], read->leaf, source, now, &current_row, &record);
-		more = sink(arg, &current_row, &record);
-		current_row.leaf = -1;
-		if (!more)
-			break;
-		MemoryContextReset(row_context);
-	}
-	MemoryContextSwitchTo(old_context);
-	MemoryContextDelete(row_context);
-	return n;
+	relay_outbox_run(plans, READ_ROWS, read->leaf, lengthof(types), types, values, true, &reading.receiver, SPI_OK_SELECT);
+	MemoryContextDelete(reading.row_context);
+	return reading.nrows;
 }
 
 /*
@@ -492,63 +297,4 @@ relay_outbox_broken_row(RelayRow *row)
 	*row = current_row;
 	current_row.leaf = -1;
 	return broken;
-}
-
-/* ---- marking ---- */
-
-/* The arrays that a mark takes its rows from. */
-static void
-mark_arrays(const RelayEntry **entries, int n, Datum *arrays)
-{
-	ItemPointerData *tids = palloc(sizeof(ItemPointerData) * n);
-	Datum	   *tid = palloc(sizeof(Datum) * n);
-	Datum	   *seq = palloc(sizeof(Datum) * n);
-	Datum	   *event_id = palloc(sizeof(Datum) * n);
-	Datum	   *partition = palloc(sizeof(Datum) * n);
-	Datum	   *offset = palloc(sizeof(Datum) * n);
-	bool	   *no_offset = palloc(sizeof(bool) * n);
-	int			lower_bound = 1;
-
-	for (int i = 0; i < n; i++)
-	{
-		const RelayEntry *entry = entries[i];
-
-		ItemPointerSet(&tids[i], entry->row.block, entry->row.offset);
-		tid[i] = PointerGetDatum(&tids[i]);
-		seq[i] = Int64GetDatum(entry->row.seq);
-		event_id[i] = PointerGetDatum(entry->row.event_id);
-		partition[i] = Int32GetDatum(entry->partition);
-		offset[i] = Int64GetDatum(entry->kafka_offset);
-		no_offset[i] = entry->kafka_offset < 0;
-	}
-	arrays[0] = PointerGetDatum(construct_array(tid, n, TIDOID, sizeof(ItemPointerData), false, TYPALIGN_SHORT));
-	arrays[1] = PointerGetDatum(construct_array(seq, n, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-	arrays[2] = PointerGetDatum(construct_array(event_id, n, UUIDOID, UUID_LEN, false, TYPALIGN_CHAR));
-	arrays[3] = PointerGetDatum(construct_array(partition, n, INT4OID, sizeof(int32), true, TYPALIGN_INT));
-	arrays[4] = PointerGetDatum(construct_md_array(offset, no_offset, 1, &n, &lower_bound, INT8OID,
-												   sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-}
-
-/*
- * Marks rows of one leaf as published.  Gives the number of rows that were not
- * marked: gone, marked by another hand, or not the rows that were sent.
- */
-int
-relay_outbox_mark(int leaf, const RelayEntry **entries, int n)
-{
-	static SPIPlanPtr by_place[IDEM_LEAVES];
-	static SPIPlanPtr by_seq[IDEM_LEAVES];
-	Oid			types[5] = {TIDARRAYOID, INT8ARRAYOID, UUIDARRAYOID, INT4ARRAYOID, INT8ARRAYOID};
-	Datum		arrays[5];
-	int			marked;
-
-	mark_arrays(entries, n, arrays);
-	run(by_place, MARK_ROWS, leaf, 5, types, arrays, false, SPI_OK_UPDATE);
-	marked = (int) SPI_processed;
-	if (marked < n)
-	{
-		run(by_seq, MARK_MOVED_ROWS, leaf, 5, types, arrays, false, SPI_OK_UPDATE);
-		marked += (int) SPI_processed;
-	}
-	return n - marked;
 }

@@ -11,7 +11,7 @@
 #ifndef RELAY_OUTBOX_H
 #define RELAY_OUTBOX_H
 
-#include "datatype/timestamp.h"
+#include "executor/spi.h"
 
 #include "relay_record.h"
 #include "relay_rules.h"
@@ -25,6 +25,13 @@ extern bool relay_outbox_first(const RelayRead *read, int64 *seq);
 extern int	relay_outbox_read(const RelayRead *read, const char *source,
 							  RelayRowSink sink, void *arg);
 extern bool relay_outbox_broken_row(RelayRow *row);
+extern void relay_outbox_run(SPIPlanPtr *plans, const char *sql, int leaf,
+							 int nargs, Oid *types, Datum *values, bool read_only,
+							 DestReceiver *receiver, int expected);
+
+/* relay_outbox_mark.c */
 extern int	relay_outbox_mark(int leaf, const RelayEntry **entries, int n);
+extern void relay_outbox_marked(int n);
+extern void relay_outbox_settle(int on_their_way, int window);
 
 #endif							/* RELAY_OUTBOX_H */

@@ -86,11 +86,13 @@ relay_parked_read(RelayParkedSink sink, void *arg)
 			RelayRow	row = {.leaf = leaf};
 			bool		isnull;
 			char	   *topic = TextDatumGetCString(SPI_getbinval(tuple, tupdesc, 3, &isnull));
+			Datum		key;
 
 			row.seq = DatumGetInt64(SPI_getbinval(tuple, tupdesc, 1, &isnull));
 			memcpy(row.event_id, DatumGetUUIDP(SPI_getbinval(tuple, tupdesc, 2, &isnull))->data, UUID_LEN);
 			row.topic = relay_names_number(topic);
-			row.key = relay_names_key(topic, tuple, tupdesc, 4);
+			key = SPI_getbinval(tuple, tupdesc, 4, &isnull);
+			row.key = relay_names_key(topic, key, isnull);
 			sink(arg, &row);
 		}
 		SPI_freetuptable(SPI_tuptable);

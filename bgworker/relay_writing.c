@@ -85,6 +85,7 @@ mark(RelayWorker *w)
 			relay_rules_mark_failed(&w->rules, leaf, entries, marking.n, rows_at_fault(w->error), relay_now_usec());
 		else if (marking.n > 0)
 		{
+			relay_outbox_marked(marking.n);
 			relay_rules_marked(&w->rules, leaf, entries, marking.n);
 			relay_count_marks(w, marking.n - marking.missing, marking.missing);
 			relay_run_marked();

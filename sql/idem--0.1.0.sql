@@ -900,19 +900,6 @@ CREATE FUNCTION idem.outbox_slot() RETURNS smallint
 	LANGUAGE C VOLATILE PARALLEL SAFE;
 COMMENT ON FUNCTION idem.outbox_slot() IS 'leaf of the outbox for rows written now: UTC day modulo 64';
 
--- idem.outbox_note(seq, slot, published_at, parked_at) -> true
---
--- Stands in a CHECK of the outbox, so that it sees every row however it was
--- written (INSERT, COPY, logical replication, a reset by hand).  It remembers
--- the lowest unpublished seq of each leaf until the transaction commits, when
--- the relay is told.  Never refuses a row.
-CREATE FUNCTION idem.outbox_note(seq bigint, slot smallint, published_at timestamptz, parked_at timestamptz)
-	RETURNS boolean
-	AS 'MODULE_PATHNAME', 'outbox_note'
-	LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION idem.outbox_note(bigint, smallint, timestamptz, timestamptz)
-	IS 'tells the relay of an unpublished row when its transaction commits';
-
 -- idem.kafka_topic_valid(topic) -> boolean
 --
 -- Whether a topic name is one that Kafka takes: 1 to 249 of a-z, A-Z, 0-9,
@@ -922,14 +909,21 @@ CREATE FUNCTION idem.kafka_topic_valid(topic text) RETURNS boolean
 	LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION idem.kafka_topic_valid(text) IS 'whether Kafka takes this topic name';
 
--- idem.headers_valid(headers) -> boolean
+-- idem.outbox_valid(seq, slot, published_at, parked_at, topic, payload,
+--		payload_bytes, headers) -> true
 --
--- Whether headers have the form [[name, value], ...] with names of 1 character
--- or more and values that are strings or null.
-CREATE FUNCTION idem.headers_valid(headers jsonb) RETURNS boolean
-	AS 'MODULE_PATHNAME', 'headers_valid'
-	LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION idem.headers_valid(jsonb) IS 'whether headers have the form [[name, value or null], ...]';
+-- The CHECK of the outbox.  Raises 23514 for a row that is no event: a topic
+-- that Kafka doesn't take, both payloads, headers that are not [[name, value],
+-- ...] with names of 1 character or more and values that are strings or null.
+-- It sees every row however it was written (INSERT, COPY, logical replication, a
+-- reset by hand), so it remembers the lowest unpublished seq of each leaf until
+-- the transaction commits, when the relay is told.
+CREATE FUNCTION idem.outbox_valid(seq bigint, slot smallint, published_at timestamptz, parked_at timestamptz,
+	topic text, payload jsonb, payload_bytes bytea, headers jsonb) RETURNS boolean
+	AS 'MODULE_PATHNAME', 'outbox_valid'
+	LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem.outbox_valid(bigint, smallint, timestamptz, timestamptz, text, jsonb, bytea, jsonb)
+	IS 'refuses a row that is no event, and tells the relay of an unpublished one when its transaction commits';
 
 CREATE SEQUENCE idem.outbox_seq AS bigint;
 COMMENT ON SEQUENCE idem.outbox_seq IS 'order of the outbox: rows of one key go to Kafka by it';
@@ -954,11 +948,8 @@ CREATE TABLE idem.outbox (
 	parked_at		timestamptz,
 	last_error		text,
 	PRIMARY KEY (seq, slot),
-	CONSTRAINT outbox_slot CHECK (slot BETWEEN 0 AND 63),
-	CONSTRAINT outbox_topic CHECK (idem.kafka_topic_valid(topic)),
-	CONSTRAINT outbox_headers CHECK (idem.headers_valid(headers)),
-	CONSTRAINT outbox_payload CHECK (payload IS NULL OR payload_bytes IS NULL),
-	CONSTRAINT outbox_noted CHECK (idem.outbox_note(seq, slot, published_at, parked_at))
+	CONSTRAINT outbox_valid CHECK (idem.outbox_valid(seq, slot, published_at, parked_at,
+		topic, payload, payload_bytes, headers))
 ) PARTITION BY LIST (slot);
 
 -- No index names a column that a mark sets, neither as a key nor in its
@@ -1258,7 +1249,7 @@ CREATE FUNCTION idem_grant(kind text, role regrole) RETURNS void
 AS $$
 DECLARE
 	names	CONSTANT text[] := CASE kind
-		WHEN 'application' THEN '{idem_try_insert,idem_try_insert_many,idem_before_call,idem_complete,idem_mark_unknown,idem_yield,idem_claim_stale,idem_lookup,idem_http_problem,idem_key,idem_step_key,idem_canonical,idem_hash,idem_request_hash,idem_request_hmac,hash_hmac,idem_uuid7,outbox_emit,outbox_slot,outbox_note,kafka_topic_valid,headers_valid}'::text[]
+		WHEN 'application' THEN '{idem_try_insert,idem_try_insert_many,idem_before_call,idem_complete,idem_mark_unknown,idem_yield,idem_claim_stale,idem_lookup,idem_http_problem,idem_key,idem_step_key,idem_canonical,idem_hash,idem_request_hash,idem_request_hmac,hash_hmac,idem_uuid7,outbox_emit,outbox_slot,outbox_valid}'::text[]
 		WHEN 'consumer' THEN '{inbox_apply}'::text[]
 		WHEN 'operator' THEN '{idem_resolve,idem_lookup,idem_claim_stale,idem_sweep,idem_relay_sweep,idem_hash_key_add,idem_hash_key_retire,relay_state,kafka_topic_valid}'::text[]
 	END;

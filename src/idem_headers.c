@@ -77,16 +77,3 @@ idem_headers_ok(Jsonb *headers, bool http)
 	}
 	return true;
 }
-
-/*
- * headers_valid(headers jsonb) -> boolean
- *
- * Whether headers have the form that the outbox takes: [[name, value or null],
- * ...].  Immutable; stands in a CHECK of the outbox.
- */
-PG_FUNCTION_INFO_V1(headers_valid);
-Datum
-headers_valid(PG_FUNCTION_ARGS)
-{
-	PG_RETURN_BOOL(idem_headers_ok(PG_GETARG_JSONB_P(0), false));
-}

@@ -3,7 +3,7 @@
  * idem_note.c
  *		Telling the relay, at commit, which rows of the outbox are new.
  *
- * A CHECK of the outbox calls outbox_note for each row that is written,
+ * The CHECK of the outbox (outbox_valid) notes each row that is written,
  * whatever way it came.  The transaction's lowest unpublished seq of each leaf
  * is kept in this process's memory; when the transaction commits, one callback
  * lowers the shared hints and wakes the relay.  A hint that is lost costs time,
@@ -236,30 +236,21 @@ idem_note_topics(void)
 }
 
 /*
- * outbox_note(seq, slot, published_at, parked_at) -> true
- *
- * Remembers an unpublished row until the transaction commits.  Stands in a
- * CHECK of the outbox and never refuses a row.
+ * Remembers an unpublished row until the transaction commits.  A slot that there
+ * is no leaf for is not for us to refuse.
  */
-PG_FUNCTION_INFO_V1(outbox_note);
-Datum
-outbox_note(PG_FUNCTION_ARGS)
+void
+idem_note_row(int64 seq, int leaf)
 {
-	if (PG_ARGISNULL(2) && PG_ARGISNULL(3) && !PG_ARGISNULL(0) && !PG_ARGISNULL(1))
-	{
-		uint64		hint = idem_hint_from_seq(PG_GETARG_INT64(0));
-		int			leaf = PG_GETARG_INT16(1);
+	uint64		hint = idem_hint_from_seq(seq);
+	uint64		bit;
 
-		if (leaf >= 0 && leaf < IDEM_LEAVES)
-		{
-			uint64		bit = UINT64CONST(1) << leaf;
-
-			if ((noted_leaves & bit) == 0 || hint < noted_hint[leaf])
-				noted_hint[leaf] = hint;
-			noted_leaves |= bit;
-		}
-	}
-	PG_RETURN_BOOL(true);
+	if (leaf < 0 || leaf >= IDEM_LEAVES)
+		return;
+	bit = UINT64CONST(1) << leaf;
+	if ((noted_leaves & bit) == 0 || hint < noted_hint[leaf])
+		noted_hint[leaf] = hint;
+	noted_leaves |= bit;
 }
 
 /*

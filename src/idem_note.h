@@ -9,6 +9,7 @@
 #define IDEM_NOTE_H
 
 extern void idem_note_init(void);
+extern void idem_note_row(int64 seq, int leaf);
 extern void idem_note_topics(void);
 
 #endif							/* IDEM_NOTE_H */

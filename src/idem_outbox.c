@@ -24,6 +24,7 @@
 #include "idem_errors.h"
 #include "idem_hash.h"
 #include "idem_headers.h"
+#include "idem_note.h"
 #include "idem_retry.h"
 #include "idem_uuid.h"
 
@@ -80,7 +81,7 @@ topic_ok(const text *topic)
  * kafka_topic_valid(topic text) -> boolean
  *
  * Whether Kafka takes this topic name: 1 to 249 of a-z A-Z 0-9 . _ - and
- * neither "." nor "..".  Immutable; stands in a CHECK of the outbox.
+ * neither "." nor "..".  Immutable; stands in a CHECK of idem.topic.
  */
 PG_FUNCTION_INFO_V1(kafka_topic_valid);
 Datum
@@ -89,27 +90,59 @@ kafka_topic_valid(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(topic_ok(PG_GETARG_TEXT_PP(0)));
 }
 
+/*
+ * Refuses what is no event.  Neither payload nor headers are told: they may be
+ * confidential, and the message goes to the server's log.
+ */
+static void
+check_event(int sqlstate, text *topic, bool both_payloads, Jsonb *headers)
+{
+	if (!topic_ok(topic))
+		ereport(ERROR,
+				(errcode(sqlstate),
+				 errmsg("\"%s\" is not the name of a Kafka topic", text_to_cstring(topic)),
+				 errhint("Use 1 to 249 characters of a-z, A-Z, 0-9, dot, underscore and hyphen.")));
+	if (both_payloads)
+		ereport(ERROR,
+				(errcode(sqlstate),
+				 errmsg("payload and payload_bytes must not both be given"),
+				 errhint("Use payload for JSON and payload_bytes for everything else.")));
+	if (headers != NULL && !idem_headers_ok(headers, false))
+		ereport(ERROR,
+				(errcode(sqlstate),
+				 errmsg("headers are not a list of pairs"),
+				 errhint("Give [[\"name\", \"value\"], ...]; names are not empty, values are strings or null.")));
+}
+
+/*
+ * outbox_valid(seq, slot, published_at, parked_at, topic, payload, payload_bytes,
+ *				headers) -> true
+ *
+ * The CHECK of the outbox: refuses a row that is no event (23514), and notes an
+ * unpublished one for the relay (idem_note.c).  It is one function, since the
+ * server parses the expressions of a table's CHECKs for each statement.
+ */
+PG_FUNCTION_INFO_V1(outbox_valid);
+Datum
+outbox_valid(PG_FUNCTION_ARGS)
+{
+	if (!PG_ARGISNULL(4))
+		check_event(ERRCODE_CHECK_VIOLATION, PG_GETARG_TEXT_PP(4),
+					!PG_ARGISNULL(5) && !PG_ARGISNULL(6),
+					PG_ARGISNULL(7) ? NULL : PG_GETARG_JSONB_P(7));
+	if (PG_ARGISNULL(2) && PG_ARGISNULL(3) && !PG_ARGISNULL(0) && !PG_ARGISNULL(1))
+		idem_note_row(PG_GETARG_INT64(0), PG_GETARG_INT16(1));
+	PG_RETURN_BOOL(true);
+}
+
 /* Refuses arguments that no row of the outbox could hold. */
 static void
 check_emit_args(FunctionCallInfo fcinfo)
 {
 	idem_require_arg(fcinfo, ARG_TOPIC, "topic");
-	if (!topic_ok(PG_GETARG_TEXT_PP(ARG_TOPIC)))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("\"%s\" is not the name of a Kafka topic",
-						text_to_cstring(PG_GETARG_TEXT_PP(ARG_TOPIC))),
-				 errhint("Use 1 to 249 characters of a-z, A-Z, 0-9, dot, underscore and hyphen.")));
-	if (!PG_ARGISNULL(ARG_PAYLOAD) && !PG_ARGISNULL(ARG_PAYLOAD_BYTES))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("payload and payload_bytes must not both be given"),
-				 errhint("Use payload for JSON and payload_bytes for everything else.")));
-	if (!PG_ARGISNULL(ARG_HEADERS) && !idem_headers_ok(PG_GETARG_JSONB_P(ARG_HEADERS), false))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("headers are not a list of pairs"),
-				 errhint("Give [[\"name\", \"value\"], ...]; names are not empty, values are strings or null.")));
+	check_event(ERRCODE_INVALID_PARAMETER_VALUE, PG_GETARG_TEXT_PP(ARG_TOPIC),
+				!PG_ARGISNULL(ARG_PAYLOAD) && !PG_ARGISNULL(ARG_PAYLOAD_BYTES),
+				PG_ARGISNULL(ARG_HEADERS) ? NULL : PG_GETARG_JSONB_P(ARG_HEADERS));
 	idem_require_arg(fcinfo, ARG_ORDERED, "ordered");
 	if (PG_GETARG_BOOL(ARG_ORDERED) && PG_ARGISNULL(ARG_KEY))
 		ereport(ERROR,

@@ -6,6 +6,7 @@
 #							status; does nothing for any other user
 #	stage DIR [MAKE ARGS]	a PostgreSQL of our own in DIR, with idem in it
 #	kafka_jars				prints the folder with Apache Kafka's jars
+#	debezium_jars			the same of Debezium and Kafka Connect
 #	hash_peers all|rust		prints the folder with other makers of canonical JSON
 #	kafkajs					prints the folder with the Kafka client for Node
 #	free_port				prints a TCP port that is free on 127.0.0.1
@@ -15,6 +16,7 @@
 
 IDEM_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 KAFKA_VERSION=4.3.1
+DEBEZIUM_VERSION=3.6.1.Final
 KAFKAJS_VERSION=2.2.4
 
 # PostgreSQL 15 of Debian unless PG_CONFIG names another.
@@ -220,6 +222,13 @@ kafka_jars() {
 	cached "$folder" complete fetch_kafka "$folder"
 }
 
+debezium_jars() {
+	local folder
+
+	folder=$(cache_folder "debezium-$DEBEZIUM_VERSION" complete)
+	cached "$folder" complete fetch_debezium "$folder"
+}
+
 kafkajs_folder() { cache_folder "kafkajs-$KAFKAJS_VERSION" complete; }
 
 kafkajs() {
@@ -248,26 +257,45 @@ fetch_kafkajs() {
 }
 
 fetch_kafka() {
-	local folder=$1
+	fetch_jars "$1" "Apache Kafka $KAFKA_VERSION" "org.apache.kafka:kafka_2.13:$KAFKA_VERSION" \
+		"org.apache.kafka:kafka-tools:$KAFKA_VERSION" org.slf4j:slf4j-simple:1.7.36
+}
 
-	note "fetching Apache Kafka $KAFKA_VERSION into $folder"
-	cat >"$folder/pom.xml" <<-POM
-		<project xmlns="http://maven.apache.org/POM/4.0.0">
-		  <modelVersion>4.0.0</modelVersion>
-		  <groupId>idem</groupId>
-		  <artifactId>kafka-for-tests</artifactId>
-		  <version>1</version>
-		  <dependencies>
-		    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>$KAFKA_VERSION</version></dependency>
-		    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>$KAFKA_VERSION</version></dependency>
-		    <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version></dependency>
-		  </dependencies>
-		</project>
-	POM
+# Debezium's connector and the Kafka Connect that runs it.
+fetch_debezium() {
+	fetch_jars "$1" "Debezium $DEBEZIUM_VERSION" "org.apache.kafka:connect-runtime:$KAFKA_VERSION" \
+		"org.apache.kafka:connect-json:$KAFKA_VERSION" "org.apache.kafka:connect-transforms:$KAFKA_VERSION" \
+		"io.debezium:debezium-connector-postgres:$DEBEZIUM_VERSION" \
+		"io.debezium:debezium-embedded:$DEBEZIUM_VERSION" org.slf4j:slf4j-simple:1.7.36
+}
+
+# fetch_jars FOLDER WHAT ARTIFACT...	artifacts (group:name:version) and all that
+#										they need
+fetch_jars() {
+	local folder=$1 what=$2 artifact group version
+	shift 2
+
+	note "fetching $what into $folder"
+	{
+		cat <<-POM
+			<project xmlns="http://maven.apache.org/POM/4.0.0">
+			  <modelVersion>4.0.0</modelVersion>
+			  <groupId>idem</groupId>
+			  <artifactId>jars-for-tests</artifactId>
+			  <version>1</version>
+			  <dependencies>
+		POM
+		for artifact in "$@"; do
+			IFS=: read -r group artifact version <<<"$artifact"
+			printf '    <dependency><groupId>%s</groupId><artifactId>%s</artifactId><version>%s</version></dependency>\n' \
+				"$group" "$artifact" "$version"
+		done
+		printf '  </dependencies>\n</project>\n'
+	} >"$folder/pom.xml"
 	if ! mvn -q -B -f "$folder/pom.xml" dependency:copy-dependencies \
 		-DoutputDirectory="$folder" >"$folder/maven.log" 2>&1 </dev/null; then
 		tail -n 20 "$folder/maven.log" >&2
-		note "maven could not fetch Apache Kafka"
+		note "maven could not fetch $what"
 		return 1
 	fi
 }

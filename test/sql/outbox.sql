@@ -100,7 +100,7 @@ SELECT what || E'\n  ' || pg_temp.refused(format('SELECT outbox_emit(%s)', argum
 	(30, 'ordered NULL', '''bad'', ''k'', ''t'', ''{}'', ordered => NULL')) AS t(n, what, arguments)
  ORDER BY n;
 SELECT left(pg_temp.refused('SELECT set_config(''transaction_read_only'', ''on'', true), outbox_emit(''bad'', ''k'', ''t'', ''{}'')'), 5);
--- by the table: constraints say which (the leaf differs from day to day)
+-- by the table (the leaf differs from day to day)
 SELECT what || E'\n  ' || regexp_replace(split_part(pg_temp.refused(format('INSERT INTO idem.outbox %s', row)), E'\n', 1), 'outbox_\d\d', 'outbox_NN')
   FROM (VALUES
 	(1, 'no topic', 'DEFAULT VALUES'),
@@ -138,8 +138,10 @@ SELECT outbox.count - before.outbox AS outbox, once.count - before.once AS once
 SELECT count(outbox_emit(topic, repeat('k', 10000), NULL, NULL)) FROM (VALUES (repeat('t', 249)), ('...'), ('a'), ('-'), ('AZaz09._-')) AS t(topic);
 SELECT topic, idem.kafka_topic_valid(topic) FROM (VALUES ('a'), ('.'), ('..'), ('...'), ('.a'), (''), ('a b'), ('a:b'), ('A_z.0-9'), (U&'\00df')) AS t(topic);
 SELECT length(topic), idem.kafka_topic_valid(topic) FROM (VALUES (repeat('t', 249)), (repeat('t', 250)), (NULL)) AS t(topic);
-SELECT headers, idem.headers_valid(headers) FROM (VALUES ('[]'::jsonb), ('[["a", "b"]]'), ('[["a", null]]'), ('[["a", ""]]'), ('[["a", "b"], ["a", "b"]]'),
+SELECT headers, left(pg_temp.refused(format('INSERT INTO idem.outbox (topic, headers) VALUES (''bad'', %L)', headers)), 5) AS refused
+  FROM (VALUES ('[]'::jsonb), ('[["a", "b"]]'), ('[["a", null]]'), ('[["a", ""]]'), ('[["a", "b"], ["a", "b"]]'),
 	('{}'), ('[[]]'), ('[["a"]]'), ('[["a", 1]]'), ('[["", "b"]]'), ('"a"'), ('1'), ('null'), (NULL)) AS t(headers);
+DELETE FROM idem.outbox WHERE topic = 'bad';
 
 --
 -- 3. once_key: a fact is stated once
@@ -196,7 +198,7 @@ SELECT idem.outbox_slot() IN (pg_temp.day_slot(clock_timestamp()), (pg_temp.day_
 RESET TimeZone;
 SELECT pg_typeof(idem.outbox_slot());
 -- the note for the relay lets every row pass
-SELECT idem.outbox_note(1, 0::smallint, NULL, NULL), idem.outbox_note(1, 0::smallint, now(), NULL), idem.outbox_note(1, 0::smallint, NULL, now()), idem.outbox_note(NULL, NULL, NULL, NULL);
+SELECT idem.outbox_valid(1, 0::smallint, NULL, NULL, 't', NULL, NULL, NULL), idem.outbox_valid(1, 99::smallint, now(), NULL, 't', NULL, NULL, NULL), idem.outbox_valid(NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
 
 --
 -- 5. A mark is a HOT update
