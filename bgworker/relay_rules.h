@@ -324,6 +324,8 @@ typedef struct RelayRules
 	bool		met;			/* the row of the last read that goes alone was there, */
 	bool		sent;			/* and was sent */
 	int			nslow;
+	int			standing;		/* partitions whose rows are not acknowledged, as of: */
+	int64_t		count_at;
 	int			first_ready;
 	int			nready;
 

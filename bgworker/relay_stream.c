@@ -126,8 +126,8 @@ stands(const RelayRules *rules, const RelayPartition *partition, int64_t now)
 
 /*
  * Whether a partition that stands has its share of the window: a quarter, or three
- * quarters while no other moves; and its topic a half.  So a leader that is away
- * never has all of it.
+ * quarters while no other moves; and its topic a half.  All that stand have a half
+ * together.  So a leader that is away never has all of it.
  */
 static bool
 has_share(const RelayRules *rules, int place, int64_t now, int parts)
@@ -135,11 +135,14 @@ has_share(const RelayRules *rules, int place, int64_t now, int parts)
 	const RelayPartition *partition = &rules->partition[place];
 	const RelayTopic *topic = &rules->topic[partition->topic];
 	int			quarters = others_move(rules, place, now) ? 1 : 3;
+	int			sharers = 2;
 
 	if (!stands(rules, partition, now))
 		return false;
-	if ((int64_t) partition->in_flight * 4 * parts >= (int64_t) rules->window_rows * quarters ||
-		partition->bytes * 4 * parts >= rules->window_bytes * quarters)
+	if (quarters == 1 && rules->standing > 2)
+		sharers = rules->standing;
+	if ((int64_t) partition->in_flight * 2 * sharers * parts >= (int64_t) rules->window_rows * quarters ||
+		partition->bytes * 2 * sharers * parts >= rules->window_bytes * quarters)
 		return true;
 	return rules->stream_in_flight > topic->in_flight &&
 		((int64_t) topic->in_flight * 2 * parts >= rules->window_rows ||
@@ -538,10 +541,22 @@ look_at_probe(RelayRules *rules, int64_t now)
 			rules->probe_broken = true;
 }
 
+/* How many partitions stand. */
+static void
+count_standing(RelayRules *rules, int64_t now)
+{
+	rules->standing = 0;
+	for (int p = 0; p < rules->used_partitions; p++)
+		rules->standing += stands(rules, &rules->partition[p], now);
+	rules->count_at = now + FRESH / 2;
+}
+
 /* Looks at what changes with time; call it in each turn. */
 void
 relay_rules_tick(RelayRules *rules, int64_t now)
 {
+	if (rules->count_at <= now)
+		count_standing(rules, now);
 	if (rules->nslow > 0)
 		release_partitions(rules, now);
 	release_crowded(rules);
