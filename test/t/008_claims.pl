@@ -88,7 +88,7 @@ foreach my $end ('COMMIT', 'ROLLBACK')
 my $old = ($first->query(claim('taken over', "lease => '1 ms'")) =~ s/.*\|//r);
 my $taken = '';
 $second->query('BEGIN');
-wait_until('the lease is over', sub { $taken = $second->query(claim('taken over')); return ($taken =~ /^RESUMED/, $taken) });
+wait_until('the lease is over', sub { $taken = $second->query(claim('taken over')); return (scalar($taken =~ /^RESUMED/), $taken) });
 is(hears($first, claim('taken over'), 'take-over open'), 'IN_PROGRESS', 'take-over: another hears IN_PROGRESS');
 $second->query('COMMIT');
 my $new = $taken =~ s/.*\|//r;

@@ -40,7 +40,7 @@ sub others_go_on
 # A topic that is not there.
 $node->value(q{SELECT outbox_emit('not-yet', 'k', 'e', to_jsonb(i)) FROM generate_series(1, 3) AS i});
 wait_until('the relay says that the topic is missing',
-	sub { my $seen = $node->relay_status; return ($seen->{last_error} =~ /not-yet/, $seen) });
+	sub { my $seen = $node->relay_status; return (scalar($seen->{last_error} =~ /not-yet/), $seen) });
 others_go_on('topic missing');
 is(unpublished('not-yet'), 3, 'rows of a missing topic wait');
 $kafka->create_topic('not-yet', 1);

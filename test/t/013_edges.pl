@@ -99,7 +99,7 @@ $locker->query('LOCK TABLE pg_catalog.pg_extension IN ACCESS EXCLUSIVE MODE');
 $node->value("INSERT INTO idem.outbox (topic, payload) VALUES ('t', '\"late\"')");
 $node->value("SELECT pg_terminate_backend($worker)");
 wait_until('the new worker has failed to read',
-	sub { my $log = slurp_file($node->logfile); return ($log =~ /canceling statement due to lock timeout.*canceling statement due to lock timeout/s, substr($log, -300)) });
+	sub { my $log = slurp_file($node->logfile); return (scalar($log =~ /canceling statement due to lock timeout.*canceling statement due to lock timeout/s), substr($log, -300)) });
 $locker->query('ROLLBACK');
 $node->wait_published;
 pass('a failed first read is tried again');

@@ -9,7 +9,7 @@
 #	SET and RESET					said once to each session of the pool
 #
 # Left out: canonical (it goes to databases of other encodings), settings (what a
-# session may set), install and status (which call nothing that claims, emits or
+# session may set), hash_key (which prepares statements), install and status (which call nothing that claims, emits or
 # applies).
 
 use strict;
@@ -28,7 +28,7 @@ use Idem::Wait;
 use constant SESSIONS => 3;
 
 my $root = dirname(__FILE__) . '/../..';
-my %left_out = map { $_ => 1 } qw(canonical settings install status);
+my %left_out = map { $_ => 1 } qw(canonical hash_key install settings status);
 my @files = grep { !$left_out{$_} } map { basename($_, '.sql') } sort glob "$root/test/sql/*.sql";
 
 my $node = Idem::Cluster->start_new('main', preload => 0, conf => "max_connections = 200\n");

@@ -122,7 +122,7 @@ $node->value('DROP TRIGGER see ON idem.outbox');
 
 $node->value(q(ALTER TABLE idem.outbox ADD CONSTRAINT never CHECK (event_type <> 'never' OR published_at IS NULL)));
 $node->emit('t', key => 'never', event_type => 'never', payload => '1');
-wait_until('the mark is refused', sub { my $seen = $node->relay_status->{last_error}; return ($seen =~ /"never"/, $seen) });
+wait_until('the mark is refused', sub { my $seen = $node->relay_status->{last_error}; return (scalar($seen =~ /"never"/), $seen) });
 is(unpublished(), '1', 'a constraint refuses a mark');
 $node->value('ALTER TABLE idem.outbox DROP CONSTRAINT never');
 $node->wait_published;

@@ -50,7 +50,7 @@ sub waits
 	write_rows('other', 300);
 	wait_published('other', $name);
 	wait_until("$name: the view says so",
-		sub { my $seen = $node->relay_status; return ($seen->{last_error} =~ $said, $seen) });
+		sub { my $seen = $node->relay_status; return (scalar($seen->{last_error} =~ $said), $seen) });
 	write_rows('other', 300);
 	my $seconds = seconds_of(sub { wait_published('other', $name) });
 	cmp_ok($seconds, '<', 10, "$name: other topics go on");
