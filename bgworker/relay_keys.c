@@ -241,10 +241,15 @@ relay_key_is_row(const RelayKey *key, const RelayRow *row)
 		memcmp(key->event_id, row->event_id, sizeof(key->event_id)) == 0;
 }
 
-/*
- * A row stops the later ones of its key, and not the earlier ones: those are read
- * again.
- */
+/* Rows before the one that stops the key don't wait for it: they are read again. */
+static void
+release_earlier(RelayRules *rules, RelayKey *key)
+{
+	if (key->behind.any && key->behind.seq < key->seq)
+		relay_release(rules, &key->behind);
+}
+
+/* A row stops the later ones of its key, and not the earlier ones. */
 static void
 stop_at(RelayRules *rules, int k, const RelayRow *row)
 {
@@ -254,8 +259,7 @@ stop_at(RelayRules *rules, int k, const RelayRow *row)
 	key->seq = row->seq;
 	key->leaf = row->leaf;
 	memcpy(key->event_id, row->event_id, sizeof(key->event_id));
-	if (key->behind.any && key->behind.seq < key->seq)
-		relay_release(rules, &key->behind);
+	release_earlier(rules, key);
 }
 
 /*
@@ -319,13 +323,17 @@ end_trying(RelayRules *rules, int k)
 	rules->counts.trying_keys--;
 }
 
-/* The row that was tried is parked, and holds its key. */
+/*
+ * The row that was tried is parked, and holds its key.  An earlier one may have
+ * come while it was with Kafka.
+ */
 void
 relay_key_hold(RelayRules *rules, int k)
 {
 	end_trying(rules, k);
 	rules->key[k].state = RELAY_KEY_HELD;
 	rules->counts.held_keys++;
+	release_earlier(rules, &rules->key[k]);
 }
 
 /* Nothing stops the later rows of a key any more. */
