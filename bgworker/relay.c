@@ -38,6 +38,7 @@
 #include "compat.h"
 #include "relay.h"
 #include "relay_run.h"
+#include "relay_topics.h"
 
 PG_MODULE_MAGIC;
 
@@ -131,7 +132,11 @@ hear_commits(RelayWorker *w)
 		relay_rules_sweep(&w->rules);
 	/* another policy may let held keys go, or hold some */
 	if (pg_atomic_exchange_u32(&w->slot->topics_changed, 0) != 0)
+	{
+		/* the invalidation comes a little later than this, and wakes nobody */
+		relay_topics_forget();
 		w->rules.holds_wanted = true;
+	}
 }
 
 /* Sleeps until there is something to do. */

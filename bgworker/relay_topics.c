@@ -122,7 +122,7 @@ relay_topics_refresh(IdemRelay *slot)
 	version++;
 }
 
-/* The extension is another one: its table is, too. */
+/* Read it again: the extension is another one, and so is its table, or it was changed. */
 void
 relay_topics_forget(void)
 {
