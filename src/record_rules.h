@@ -4,7 +4,7 @@
  *		The rules of idempotency records: what may happen to a record, and when.
  *
  * Pure: nothing of the server, no clock, no memory.  A record and the time go
- * in, a decision comes out; what carries it out is in idem_claim.c and idem_owner.c.
+ * in, a decision comes out; what carries it out is in record_claim.c and idem_owner.c.
  *
  * Times are microseconds in whatever epoch the caller uses.  A time counts as
  * alive while it lies after now, and as over from then on.
