@@ -164,7 +164,7 @@ relay_rules_noted(RelayRules *rules, const RelayRefusal *refusal, bool found, in
 	else if (!refusal->park)
 	{
 		key->attempts = refusal->attempts;
-		key->try_at = now + pause_after(refusal->attempts);
+		relay_key_try_again(rules, k, now + pause_after(refusal->attempts));
 	}
 	else
 	{
@@ -172,9 +172,7 @@ relay_rules_noted(RelayRules *rules, const RelayRefusal *refusal, bool found, in
 		if (refusal->row.key == 0 || rules->topic[key->topic].skip)
 			relay_key_open(rules, k);
 		else
-		{
 			relay_key_hold(rules, k);
-		}
 	}
 }
 

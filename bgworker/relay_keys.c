@@ -324,9 +324,17 @@ end_trying(RelayRules *rules, int k)
 }
 
 /*
- * The row that was tried is parked, and holds its key.  An earlier one may have
- * come while it was with Kafka.
+ * The row that was tried is to be tried again, from a time on.  An earlier one may
+ * have come while it was with Kafka, and goes first.
  */
+void
+relay_key_try_again(RelayRules *rules, int k, int64_t at)
+{
+	rules->key[k].try_at = at;
+	release_earlier(rules, &rules->key[k]);
+}
+
+/* The row that was tried is parked, and holds its key, but no earlier row. */
 void
 relay_key_hold(RelayRules *rules, int k)
 {

@@ -210,7 +210,7 @@ probe_returned(RelayRules *rules, int i, RelayClass class, int64_t now)
 
 	relay_entry_free(rules, i);
 	if (tried)
-		rules->key[k].try_at = class == RELAY_RETURNED ? now + BACKOFF_MIN : now;
+		relay_key_try_again(rules, k, class == RELAY_RETURNED ? now + BACKOFF_MIN : now);
 	else
 		relay_leave(&topic->behind, &row);
 	if (class != RELAY_RETURNED || topic->state == RELAY_TOPIC_PROBING || !tried)

@@ -56,6 +56,7 @@ extern int	relay_key_find(const RelayRules *rules, const RelayRow *row);
 extern int	relay_key_add(RelayRules *rules, const RelayRow *row);
 extern void relay_key_rest(RelayRules *rules, int k);
 extern void relay_key_open(RelayRules *rules, int k);
+extern void relay_key_try_again(RelayRules *rules, int k, int64_t at);
 extern void relay_key_hold(RelayRules *rules, int k);
 extern bool relay_key_try(RelayRules *rules, const RelayRow *row, int64_t at);
 extern bool relay_key_is_row(const RelayKey *key, const RelayRow *row);
