@@ -19,7 +19,7 @@
 
 /* steps with faults, and those within which all has to come to an end then */
 #define MAX_STEPS		3000
-#define CALM_STEPS		300000
+#define CALM_STEPS		1000000
 
 /* what may happen in a step */
 typedef enum Mode
