@@ -218,6 +218,23 @@ relay_release(RelayRules *rules, RelayBehind *behind)
 	behind->any = false;
 }
 
+/* Leaves behind a topic's rows that wait for their keys; NONE: those of all. */
+void
+relay_leave_waiting(RelayRules *rules, int topic, RelayBehind *behind)
+{
+	for (int i = 0; i < rules->used_entries && rules->waiting > 0; i++)
+	{
+		RelayEntry *entry = &rules->entry[i];
+		int			k;
+
+		if (entry->state != RELAY_WAITING || (topic != NONE && entry->row.topic != topic))
+			continue;
+		k = relay_key_find(rules, &entry->row);
+		relay_key_drop_waiting(rules, k, behind);
+		relay_key_rest(rules, k);
+	}
+}
+
 /* Has a leaf read again from a seq on. */
 void
 relay_lower(RelayRules *rules, int leaf, int64_t seq)

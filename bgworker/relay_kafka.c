@@ -1,13 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * relay_kafka.c
- *		Kafka producers; the only file that knows librdkafka.
+ *		Kafka producers: making and ending them, and handing records to them.
  *
- * The library runs threads of its own, which know nothing of the server.  They
- * put events into a queue and a byte into a pipe; the worker's thread waits on
- * the pipe beside its latch and takes the events out.  There are no callbacks
- * but one that computes a partition, so no error can jump through the library's
- * frames.
+ * The library runs threads of its own, which know nothing of the server.  There
+ * are no callbacks but one that computes a partition, so no error can jump
+ * through the library's frames.
  *
  * At least once, and no more than that: a producer is idempotent (KIP-98), so
  * its own retries neither double nor reorder; a row is done only when its
@@ -17,25 +15,15 @@
  */
 #include "postgres.h"
 
-#include <fcntl.h>
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
 #include <pthread.h>
 #include <signal.h>
-#include <unistd.h>
-#include <librdkafka/rdkafka.h>
 
-#include "utils/hsearch.h"
 #include "utils/memutils.h"
 
-#include "relay_kafka.h"
-
-/* Kafka's limit, and a zero byte */
-#define TOPIC_SIZE	250
-
-/* how long the question for a topic's limit may take */
-#define ASK_MSEC	5000
+#include "relay_kafka_private.h"
 
 /* what is set, and why is beside it where it isn't plain */
 static const char *const settings[][2] = {
@@ -61,78 +49,11 @@ static const char *const alone_settings[][2] = {
 	{"batch.num.messages", "1"}
 };
 
-/*
- * How many partitions a topic has, as the library's thread last saw.  Not
- * palloc'd: it has to outlive the topic's handle.
- */
-typedef struct PartitionCount
-{
-	volatile int32_t count;		/* 0: not seen yet; one word, written by one thread at a time */
-	struct PartitionCount *next;
-} PartitionCount;
-
-/*
- * A topic's handle; through a handle the first record isn't a second late.  So
- * many are kept, those used last: a handle takes memory for each partition, and a
- * topic that nobody writes to any more is to be forgotten.  Few in test builds, so
- * that tests have more topics than handles.
- */
-#ifdef IDEM_TEST
-#define HANDLES_MAX		3
-#else
-#define HANDLES_MAX		1000
-#endif
-
-typedef struct TopicEntry
-{
-	char		topic[TOPIC_SIZE];	/* hash key */
-	rd_kafka_topic_t *handle;	/* NULL: given back */
-	PartitionCount *partitions;
-	uint64		used;			/* when, by counting uses */
-} TopicEntry;
-
-struct RelayKafka
-{
-	rd_kafka_t *rk;
-	rd_kafka_queue_t *queue;
-	rd_kafka_event_t *reports;	/* event whose reports are being handed out */
-	HTAB	   *topics;
-	int			nhandles;
-	uint64		uses;			/* of handles, so far */
-	TopicEntry *last_topic;		/* that was asked for: mostly it is asked for again */
-	PartitionCount *counts;		/* of all topics */
-};
-
-/* wakes the worker; of all producers, for the whole life of the process */
-static int	wakeup[2] = {-1, -1};
-
 /* Version of the library that runs, which may be newer than its headers. */
 const char *
 relay_kafka_version(void)
 {
 	return rd_kafka_version_str();
-}
-
-/* Becomes readable when relay_kafka_next has something to give; -1: no pipe. */
-int
-relay_kafka_wakeup_fd(void)
-{
-	if (wakeup[0] < 0 && pipe2(wakeup, O_NONBLOCK | O_CLOEXEC) != 0)
-		return -1;
-	return wakeup[0];
-}
-
-/*
- * The pipe tells of a queue that was empty and no longer is: it is emptied first,
- * and then each producer's queue to the end.
- */
-void
-relay_kafka_clear_wakeup(void)
-{
-	char		junk[256];
-
-	while (read(wakeup[0], junk, sizeof(junk)) > 0)
-		;
 }
 
 /* ---- making and ending producers ---- */
@@ -170,18 +91,6 @@ make_conf(const RelayKafkaOptions *options, char *error, size_t error_size)
 	rd_kafka_conf_set_events(conf, RD_KAFKA_EVENT_DR | RD_KAFKA_EVENT_ERROR | RD_KAFKA_EVENT_LOG |
 							 RD_KAFKA_EVENT_DESCRIBECONFIGS_RESULT);
 	return conf;
-}
-
-static HTAB *
-make_topics(void)
-{
-	HASHCTL		ctl;
-
-	memset(&ctl, 0, sizeof(ctl));
-	ctl.keysize = TOPIC_SIZE;
-	ctl.entrysize = sizeof(TopicEntry);
-	ctl.hcxt = TopMemoryContext;
-	return hash_create("idem relay topics", 16, &ctl, HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
 }
 
 /*
@@ -230,10 +139,8 @@ relay_kafka_open(const RelayKafkaOptions *options, char *error, size_t error_siz
 
 	kafka = MemoryContextAllocZero(TopMemoryContext, sizeof(RelayKafka));
 	kafka->rk = rk;
-	kafka->topics = make_topics();
-	rd_kafka_set_log_queue(rk, NULL);
-	kafka->queue = rd_kafka_queue_get_main(rk);
-	rd_kafka_queue_io_event_enable(kafka->queue, wakeup[1], "1", 1);
+	relay_kafka_topics_begin(kafka);
+	relay_kafka_events_begin(kafka);
 	return kafka;
 }
 
@@ -250,13 +157,7 @@ destroy(void *arg)
 	Remains    *remains = arg;
 
 	rd_kafka_destroy_flags(remains->rk, RD_KAFKA_DESTROY_F_NO_CONSUMER_CLOSE);
-	while (remains->counts != NULL)
-	{
-		PartitionCount *next = remains->counts->next;
-
-		free(remains->counts);
-		remains->counts = next;
-	}
+	relay_kafka_counts_free(remains->counts);
 	free(remains);
 	return NULL;
 }
@@ -271,21 +172,12 @@ void
 relay_kafka_close(RelayKafka *kafka)
 {
 	Remains    *remains = malloc(sizeof(Remains));
-	HASH_SEQ_STATUS status;
-	TopicEntry *entry;
 	sigset_t	all;
 	sigset_t	old;
 	pthread_t	thread;
 
-	rd_kafka_queue_io_event_enable(kafka->queue, -1, NULL, 0);
-	if (kafka->reports != NULL)
-		rd_kafka_event_destroy(kafka->reports);
-	hash_seq_init(&status, kafka->topics);
-	while ((entry = hash_seq_search(&status)) != NULL)
-		if (entry->handle != NULL)
-			rd_kafka_topic_destroy(entry->handle);
-	hash_destroy(kafka->topics);
-	rd_kafka_queue_destroy(kafka->queue);
+	relay_kafka_events_end(kafka);
+	relay_kafka_topics_end(kafka);
 
 	if (remains != NULL)		/* or it is left as it is */
 	{
@@ -299,113 +191,6 @@ relay_kafka_close(RelayKafka *kafka)
 		pthread_sigmask(SIG_SETMASK, &old, NULL);
 	}
 	pfree(kafka);
-}
-
-/* ---- topics ---- */
-
-/*
- * The partition of a record, as Java clients have it; and what the library knows
- * of the topic.  May run in a thread of the library's.
- */
-static int32_t
-choose_partition(const rd_kafka_topic_t *rkt, const void *key, size_t key_len,
-				 int32_t partition_cnt, void *rkt_opaque, void *msg_opaque)
-{
-	((PartitionCount *) rkt_opaque)->count = partition_cnt;
-	return rd_kafka_msg_partitioner_murmur2_random(rkt, key, key_len, partition_cnt, rkt_opaque, msg_opaque);
-}
-
-/*
- * Gives back the handle that was used longest ago.  Records in flight keep what
- * they need of it.
- */
-static void
-give_handle_back(RelayKafka *kafka)
-{
-	HASH_SEQ_STATUS status;
-	TopicEntry *entry;
-	TopicEntry *oldest = NULL;
-
-	hash_seq_init(&status, kafka->topics);
-	while ((entry = hash_seq_search(&status)) != NULL)
-		if (entry->handle != NULL && (oldest == NULL || entry->used < oldest->used))
-			oldest = entry;
-	rd_kafka_topic_destroy(oldest->handle);
-	oldest->handle = NULL;
-	kafka->nhandles--;
-}
-
-static void
-open_handle(RelayKafka *kafka, TopicEntry *entry)
-{
-	rd_kafka_topic_conf_t *conf = rd_kafka_topic_conf_new();
-
-	rd_kafka_topic_conf_set_partitioner_cb(conf, choose_partition);
-	rd_kafka_topic_conf_set_opaque(conf, entry->partitions);
-	entry->handle = rd_kafka_topic_new(kafka->rk, entry->topic, conf);
-	if (entry->handle == NULL)
-		rd_kafka_topic_conf_destroy(conf);
-	else
-		kafka->nhandles++;
-}
-
-/* What is known of a topic, or NULL. */
-static TopicEntry *
-known_topic(RelayKafka *kafka, const char *topic)
-{
-	TopicEntry *entry = kafka->last_topic;
-
-	if (entry == NULL || strcmp(entry->topic, topic) != 0)
-		entry = hash_search(kafka->topics, topic, HASH_FIND, NULL);
-	if (entry != NULL)
-		kafka->last_topic = entry;
-	return entry;
-}
-
-/* The entry of a topic, with a handle; NULL: the library has none for it. */
-static TopicEntry *
-find_topic(RelayKafka *kafka, const char *topic)
-{
-	TopicEntry *entry = known_topic(kafka, topic);
-
-	if (entry == NULL)
-	{
-		entry = hash_search(kafka->topics, topic, HASH_ENTER, NULL);
-		entry->handle = NULL;
-		entry->partitions = calloc(1, sizeof(PartitionCount));
-		if (entry->partitions == NULL)
-		{
-			hash_search(kafka->topics, topic, HASH_REMOVE, NULL);
-			return NULL;
-		}
-		/* a handle made anew may be the old one, which has this */
-		entry->partitions->next = kafka->counts;
-		kafka->counts = entry->partitions;
-	}
-	if (entry->handle == NULL)
-	{
-		if (kafka->nhandles >= HANDLES_MAX)
-			give_handle_back(kafka);
-		open_handle(kafka, entry);
-	}
-	entry->used = ++kafka->uses;
-	return entry->handle != NULL ? entry : NULL;
-}
-
-/* How many partitions a topic has, as last seen; 0: not known. */
-int32_t
-relay_kafka_partitions(RelayKafka *kafka, const char *topic)
-{
-	TopicEntry *entry = known_topic(kafka, topic);
-
-	return entry ? entry->partitions->count : 0;
-}
-
-/* The partition that a key goes to. */
-int32_t
-relay_kafka_partition(RelayBytes key, int32_t partitions)
-{
-	return rd_kafka_msg_partitioner_murmur2(NULL, key.data, (size_t) key.len, partitions, NULL, NULL);
 }
 
 /* ---- producing ---- */
@@ -430,7 +215,7 @@ RelayTake
 relay_kafka_produce(RelayKafka *kafka, const RelayRecord *record, int32_t partition,
 					uint64_t ticket, RelayClass *class, char *error, size_t error_size)
 {
-	TopicEntry *topic = find_topic(kafka, record->topic);
+	rd_kafka_topic_t *topic = relay_kafka_topic(kafka, record->topic);
 	rd_kafka_resp_err_t err = rd_kafka_last_error();
 	rd_kafka_headers_t *headers;
 
@@ -438,7 +223,7 @@ relay_kafka_produce(RelayKafka *kafka, const RelayRecord *record, int32_t partit
 	{
 		headers = make_headers(record);
 		err = rd_kafka_producev(kafka->rk,
-								RD_KAFKA_V_RKT(topic->handle),
+								RD_KAFKA_V_RKT(topic),
 								RD_KAFKA_V_PARTITION(partition >= 0 ? partition : RD_KAFKA_PARTITION_UA),
 								RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),
 								RD_KAFKA_V_KEY(record->key.data, (size_t) record->key.len),
@@ -469,154 +254,4 @@ relay_kafka_purge(RelayKafka *kafka, bool in_flight_too)
 {
 	rd_kafka_purge(kafka->rk, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_NON_BLOCKING |
 				   (in_flight_too ? RD_KAFKA_PURGE_F_INFLIGHT : 0));
-}
-
-/*
- * Asks Kafka for the largest batch that a topic takes, and how long it keeps
- * records.  The answer is an event;
- * false: there will be none.
- */
-bool
-relay_kafka_ask_limit(RelayKafka *kafka, const char *topic, int number)
-{
-	rd_kafka_ConfigResource_t *resource = rd_kafka_ConfigResource_new(RD_KAFKA_RESOURCE_TOPIC, topic);
-	rd_kafka_AdminOptions_t *options = rd_kafka_AdminOptions_new(kafka->rk, RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS);
-	char		error[RELAY_KAFKA_TEXT];
-	bool		ok = resource != NULL && options != NULL;
-
-	if (ok)
-	{
-		rd_kafka_AdminOptions_set_request_timeout(options, ASK_MSEC, error, sizeof(error));
-		rd_kafka_AdminOptions_set_opaque(options, (void *) (intptr_t) number);
-		rd_kafka_DescribeConfigs(kafka->rk, &resource, 1, options, kafka->queue);
-	}
-	if (options != NULL)
-		rd_kafka_AdminOptions_destroy(options);
-	if (resource != NULL)
-		rd_kafka_ConfigResource_destroy(resource);
-	return ok;
-}
-
-/* ---- what the library has to say ---- */
-
-static void
-fill_report(const rd_kafka_message_t *message, RelayKafkaEvent *event)
-{
-	event->kind = RELAY_KAFKA_REPORT;
-	event->ticket = (uint64_t) (uintptr_t) message->_private;
-	event->persisted = message->err == RD_KAFKA_RESP_ERR_NO_ERROR &&
-		rd_kafka_message_status(message) == RD_KAFKA_MSG_STATUS_PERSISTED;
-	event->partition = message->partition;
-	event->offset = message->offset >= 0 ? message->offset : -1;
-	if (!event->persisted)
-	{
-		event->class = relay_error_class(rd_kafka_err2name(message->err));
-		snprintf(event->text, sizeof(event->text), "topic \"%s\": %s",
-				 rd_kafka_topic_name(message->rkt), rd_kafka_err2str(message->err));
-	}
-}
-
-static void
-fill_error(RelayKafka *kafka, rd_kafka_event_t *from, RelayKafkaEvent *event)
-{
-	rd_kafka_resp_err_t err = rd_kafka_event_error(from);
-
-	if (err == RD_KAFKA_RESP_ERR__FATAL)
-	{
-		event->kind = RELAY_KAFKA_FATAL;
-		rd_kafka_fatal_error(kafka->rk, event->text, sizeof(event->text));
-		return;
-	}
-	event->kind = err == RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN ? RELAY_KAFKA_OUTAGE : RELAY_KAFKA_ERROR;
-	strlcpy(event->text, rd_kafka_event_error_string(from), sizeof(event->text));
-}
-
-static void
-fill_log(rd_kafka_event_t *from, RelayKafkaEvent *event)
-{
-	const char *facility;
-	const char *text;
-	int			level;
-
-	event->kind = RELAY_KAFKA_LOG;
-	if (rd_kafka_event_log(from, &facility, &text, &level) == 0)
-		snprintf(event->text, sizeof(event->text), "%s: %s", facility, text);
-}
-
-static void
-fill_limit(rd_kafka_event_t *from, RelayKafkaEvent *event)
-{
-	const rd_kafka_DescribeConfigs_result_t *result = rd_kafka_event_DescribeConfigs_result(from);
-	const rd_kafka_ConfigResource_t **resources;
-	const rd_kafka_ConfigEntry_t **entries;
-	size_t		n = 0;
-	bool		deletes = true;
-
-	event->kind = RELAY_KAFKA_LIMIT;
-	event->topic = (int) (intptr_t) rd_kafka_event_opaque(from);
-	event->limit = 0;
-	event->retention_ms = -2;
-	resources = rd_kafka_DescribeConfigs_result_resources(result, &n);
-	if (rd_kafka_event_error(from) != RD_KAFKA_RESP_ERR_NO_ERROR || n != 1 ||
-		rd_kafka_ConfigResource_error(resources[0]) != RD_KAFKA_RESP_ERR_NO_ERROR)
-		return;
-	entries = rd_kafka_ConfigResource_configs(resources[0], &n);
-	for (size_t i = 0; i < n; i++)
-	{
-		const char *value = rd_kafka_ConfigEntry_value(entries[i]);
-
-		if (value != NULL && strcmp(rd_kafka_ConfigEntry_name(entries[i]), "max.message.bytes") == 0)
-			event->limit = (uint32_t) strtoul(value, NULL, 10);
-		if (value != NULL && strcmp(rd_kafka_ConfigEntry_name(entries[i]), "retention.ms") == 0)
-			event->retention_ms = Max(strtoll(value, NULL, 10), -1);
-		if (value != NULL && strcmp(rd_kafka_ConfigEntry_name(entries[i]), "cleanup.policy") == 0)
-			deletes = strstr(value, "delete") != NULL;
-	}
-	if (!deletes)
-		event->retention_ms = -1;
-}
-
-/* Takes the next thing that the library has to say; false: nothing more. */
-bool
-relay_kafka_next(RelayKafka *kafka, RelayKafkaEvent *event)
-{
-	rd_kafka_event_t *from;
-
-	event->text[0] = '\0';
-	for (;;)
-	{
-		if (kafka->reports != NULL)
-		{
-			const rd_kafka_message_t *message = rd_kafka_event_message_next(kafka->reports);
-
-			if (message != NULL)
-			{
-				fill_report(message, event);
-				return true;
-			}
-			rd_kafka_event_destroy(kafka->reports);
-			kafka->reports = NULL;
-		}
-
-		from = rd_kafka_queue_poll(kafka->queue, 0);
-		if (from == NULL)
-			return false;
-		switch (rd_kafka_event_type(from))
-		{
-			case RD_KAFKA_EVENT_DR:
-				kafka->reports = from;
-				continue;
-			case RD_KAFKA_EVENT_ERROR:
-				fill_error(kafka, from, event);
-				break;
-			case RD_KAFKA_EVENT_DESCRIBECONFIGS_RESULT:
-				fill_limit(from, event);
-				break;
-			default:
-				fill_log(from, event);
-				break;
-		}
-		rd_kafka_event_destroy(from);
-		return true;
-	}
 }

@@ -3,7 +3,7 @@
  * relay_producers.c
  *		The worker's two producers: the stream and the probe.
  *
- * relay_kafka.c has the library; the rules say when a producer is to be ended and
+ * relay_kafka*.c have the library; the rules say when a producer is to be ended and
  * made anew; this file does it, and takes to the rules what the library says.
  *
  *-------------------------------------------------------------------------

@@ -441,11 +441,13 @@ extern void relay_rules_persisted(RelayRules *rules, uint64_t ticket, int32_t pa
 extern void relay_rules_failed(RelayRules *rules, uint64_t ticket, RelayClass class, int64_t now);
 extern void relay_rules_refused(RelayRules *rules, uint64_t ticket, RelayClass class, int64_t now);
 
-/* relay_stream.c: partitions, topics and the life of the producers */
+/* relay_partitions.c, relay_stopped.c: topics and their partitions */
 extern void relay_rules_topic_set(RelayRules *rules, int topic, bool skip, int max_in_flight_per_key);
 extern void relay_rules_partitions(RelayRules *rules, int topic, int32_t count);
 extern int	relay_rules_ask_limit(RelayRules *rules);
 extern void relay_rules_limit(RelayRules *rules, int topic, uint32_t limit, int64_t now);
+
+/* relay_stream.c: the life of the producers */
 extern void relay_rules_stream_failed(RelayRules *rules, int64_t now);
 extern void relay_rules_probe_failed(RelayRules *rules, int64_t now);
 extern void relay_rules_tick(RelayRules *rules, int64_t now);

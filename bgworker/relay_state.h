@@ -35,20 +35,28 @@ extern bool relay_same_row(const RelayRow *a, const RelayRow *b);
 
 /* rows left behind */
 extern void relay_leave(RelayBehind *behind, const RelayRow *row);
+extern void relay_leave_waiting(RelayRules *rules, int topic, RelayBehind *behind);
 extern void relay_release(RelayRules *rules, RelayBehind *behind);
 extern void relay_lower(RelayRules *rules, int leaf, int64_t seq);
 extern bool relay_passed(const RelayRules *rules, int64_t seq);
 
-/* partitions and topics, in relay_stream.c */
+/* partitions, in relay_partitions.c */
 extern int	relay_place(RelayRules *rules, int topic, int32_t number);
+extern bool relay_may_begin(RelayRules *rules, int place, int64_t now);
 extern bool relay_over_share(const RelayRules *rules, int place, int64_t now);
 extern void relay_leave_at(RelayRules *rules, int place, const RelayRow *row);
-extern bool relay_may_begin(RelayRules *rules, int place, int64_t now);
 extern bool relay_left_before(const RelayRules *rules, int topic, int64_t seq);
+extern void relay_partitions_tick(RelayRules *rules, int64_t now);
+
+/* topics, in relay_stopped.c */
 extern void relay_topic_stop(RelayRules *rules, int topic, RelayClass reason, int64_t now);
 extern void relay_topic_open(RelayRules *rules, int topic);
 extern void relay_topic_ask(RelayRules *rules, int topic);
 extern void relay_topic_crowd(RelayRules *rules, const RelayRow *row);
+extern void relay_topics_tick(RelayRules *rules);
+
+/* the stream, in relay_stream.c */
+extern void relay_stream_resize(RelayRules *rules, int64_t now);
 
 /* keys, in relay_keys.c */
 extern void relay_keys_init(RelayRules *rules);

@@ -20,7 +20,6 @@
  */
 #include <fcntl.h>
 #include <poll.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -30,8 +29,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <libpq-fe.h>
-#include <librdkafka/rdkafka.h>
+#include "client.h"
 
 #define BATCH_ROWS	5000
 
@@ -42,18 +40,6 @@ static long outstanding;		/* produced and not reported on */
 static double *produced_at;		/* of each record, when paced */
 static double *latency;
 static long nlatencies;
-
-static void __attribute__((format(printf, 1, 2), noreturn))
-die(const char *format,...)
-{
-	va_list		args;
-
-	va_start(args, format);
-	vfprintf(stderr, format, args);
-	va_end(args);
-	fputc('\n', stderr);
-	exit(1);
-}
 
 static double
 seconds(void)
@@ -77,15 +63,6 @@ cpu_seconds(void)
 /* ---- Kafka ---- */
 
 static void
-set(rd_kafka_conf_t *conf, const char *name, const char *value)
-{
-	char		error[256];
-
-	if (rd_kafka_conf_set(conf, name, value, error, sizeof(error)) != RD_KAFKA_CONF_OK)
-		die("%s: %s", name, error);
-}
-
-static void
 on_report(rd_kafka_t *rk, const rd_kafka_message_t *message, void *opaque)
 {
 	(void) rk;
@@ -100,19 +77,14 @@ on_report(rd_kafka_t *rk, const rd_kafka_message_t *message, void *opaque)
 static void
 connect_kafka(const char *brokers, const char *name)
 {
-	rd_kafka_conf_t *conf = rd_kafka_conf_new();
+	rd_kafka_conf_t *conf = make_conf(brokers);
 	const struct rd_kafka_metadata *metadata;
-	char		error[256];
 
-	set(conf, "bootstrap.servers", brokers);
 	set(conf, "enable.idempotence", "true");
 	set(conf, "linger.ms", "0");
-	set(conf, "socket.nagle.disable", "true");
 	set(conf, "partitioner", "murmur2_random");
 	rd_kafka_conf_set_dr_msg_cb(conf, on_report);
-	producer = rd_kafka_new(RD_KAFKA_PRODUCER, conf, error, sizeof(error));
-	if (producer == NULL)
-		die("%s", error);
+	producer = make_handle(RD_KAFKA_PRODUCER, conf);
 	topic = rd_kafka_topic_new(producer, name, NULL);
 	/* connected and in the know, so that no start-up is measured */
 	if (rd_kafka_metadata(producer, 0, topic, &metadata, 10000) != RD_KAFKA_RESP_ERR_NO_ERROR)
@@ -181,22 +153,7 @@ static PGconn *database;
 static PGresult *
 run(const char *statement, const char *argument)
 {
-	PGresult   *result = PQexecPrepared(database, statement, 1, &argument, NULL, NULL, 0);
-	ExecStatusType status = PQresultStatus(result);
-
-	if (status != PGRES_TUPLES_OK && status != PGRES_COMMAND_OK)
-		die("%s", PQerrorMessage(database));
-	return result;
-}
-
-static void
-prepare(const char *name, const char *sql)
-{
-	PGresult   *result = PQprepare(database, name, sql, 0, NULL);
-
-	if (PQresultStatus(result) != PGRES_COMMAND_OK)
-		die("%s", PQerrorMessage(database));
-	PQclear(result);
+	return execute(database, statement, 1, &argument);
 }
 
 /* 2026-11-30 12:00:00.123456+00, to T and Z */
@@ -270,15 +227,13 @@ loop(void)
 }
 
 static void
-connect_database(void)
+open_database(void)
 {
-	database = PQconnectdb("");
-	if (PQstatus(database) != CONNECTION_OK)
-		die("%s", PQerrorMessage(database));
+	database = connect_database("");
 	PQclear(PQexec(database, "SET timezone = 'UTC'"));
-	prepare("read", "SELECT ctid, seq, partition_key, payload, event_id, event_type, aggregate_id, created_at"
+	prepare(database, "read", "SELECT ctid, seq, partition_key, payload, event_id, event_type, aggregate_id, created_at"
 			" FROM hand.outbox WHERE seq > $1::bigint AND published_at IS NULL ORDER BY seq LIMIT 5000");
-	prepare("mark", "UPDATE hand.outbox SET published_at = now() WHERE ctid = ANY ($1::tid[])");
+	prepare(database, "mark", "UPDATE hand.outbox SET published_at = now() WHERE ctid = ANY ($1::tid[])");
 }
 
 /* ---- producer, pace ---- */
@@ -390,7 +345,7 @@ main(int argc, char **argv)
 	with_headers = atoi(argv[4]) != 0;
 	connect_kafka(argv[2], argv[3]);
 	if (strcmp(argv[1], "loop") == 0)
-		connect_database();
+		open_database();
 
 	start = seconds();
 	cpu = cpu_seconds();

@@ -16,7 +16,6 @@
  *-------------------------------------------------------------------------
  */
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -24,8 +23,7 @@
 #include <string.h>
 #include <time.h>
 
-#include <libpq-fe.h>
-#include <librdkafka/rdkafka.h>
+#include "client.h"
 
 #define PATIENCE	30.0		/* seconds that an event may take */
 
@@ -47,18 +45,6 @@ static double start;
 static atomic_long next_event;
 static atomic_long nreceived;
 static atomic_bool listening;
-
-static void __attribute__((format(printf, 1, 2), noreturn))
-die(const char *format,...)
-{
-	va_list		args;
-
-	va_start(args, format);
-	vfprintf(stderr, format, args);
-	va_end(args);
-	fputc('\n', stderr);
-	exit(1);
-}
 
 static double
 now(void)
@@ -97,10 +83,8 @@ write_event(PGconn *conn, long i, char *payload)
 	snprintf(key, sizeof(key), "key-%ld", i % nkeys);
 
 	events[i].written = now();
-	result = PQexecPrepared(conn, "write", 2, values, NULL, NULL, 0);
+	result = execute(conn, "write", 2, values);
 	events[i].committed = now();
-	if (PQresultStatus(result) != PGRES_TUPLES_OK && PQresultStatus(result) != PGRES_COMMAND_OK)
-		die("%s", PQerrorMessage(conn));
 	PQclear(result);
 }
 
@@ -126,15 +110,9 @@ writer(void *arg)
 static PGconn *
 connect_writer(void)
 {
-	PGconn	   *conn = PQconnectdb(conninfo);
-	PGresult   *result;
+	PGconn	   *conn = connect_database(conninfo);
 
-	if (PQstatus(conn) != CONNECTION_OK)
-		die("%s", PQerrorMessage(conn));
-	result = PQprepare(conn, "write", statement, 0, NULL);
-	if (PQresultStatus(result) != PGRES_COMMAND_OK)
-		die("%s", PQerrorMessage(conn));
-	PQclear(result);
+	prepare(conn, "write", statement);
 	return conn;
 }
 
@@ -143,29 +121,15 @@ connect_writer(void)
 static rd_kafka_t *consumer;
 
 static void
-set(rd_kafka_conf_t *conf, const char *name, const char *value)
-{
-	char		error[256];
-
-	if (rd_kafka_conf_set(conf, name, value, error, sizeof(error)) != RD_KAFKA_CONF_OK)
-		die("%s: %s", name, error);
-}
-
-static void
 connect_consumer(const char *brokers, const char *topic)
 {
-	rd_kafka_conf_t *conf = rd_kafka_conf_new();
+	rd_kafka_conf_t *conf = make_conf(brokers);
 	rd_kafka_topic_partition_list_t *partitions = rd_kafka_topic_partition_list_new(1);
-	char		error[256];
 
-	set(conf, "bootstrap.servers", brokers);
 	set(conf, "group.id", "live");
 	set(conf, "enable.auto.commit", "false");
 	set(conf, "enable.partition.eof", "true");
-	set(conf, "socket.nagle.disable", "true");
-	consumer = rd_kafka_new(RD_KAFKA_CONSUMER, conf, error, sizeof(error));
-	if (consumer == NULL)
-		die("%s", error);
+	consumer = make_handle(RD_KAFKA_CONSUMER, conf);
 	rd_kafka_poll_set_consumer(consumer);
 	rd_kafka_topic_partition_list_add(partitions, topic, 0)->offset = RD_KAFKA_OFFSET_END;
 	if (rd_kafka_assign(consumer, partitions) != RD_KAFKA_RESP_ERR_NO_ERROR)

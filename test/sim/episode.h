@@ -8,21 +8,9 @@
 #ifndef SIM_EPISODE_H
 #define SIM_EPISODE_H
 
-#include "world.h"
+#include "simulator.h"
 
-/* steps with faults, and those within which all has to come to an end then */
-#define MAX_STEPS		2000
-#define CALM_STEPS		50000
-
-/* what may happen in a step */
-typedef enum Mode
-{
-	MODE_FAULTS,				/* anything */
-	MODE_CALM,					/* no new faults */
-	MODE_CLOSED					/* nor new keys */
-} Mode;
-
-/* a step: who moves, and what its draws follow from */
+/* who moves, and what its draws follow from */
 typedef struct Step
 {
 	uint8_t		actor;
@@ -34,12 +22,13 @@ typedef struct Episode
 {
 	uint64_t	seed;
 	int			nsteps;
-	Step		steps[MAX_STEPS + CALM_STEPS];
+	Step	   *steps;
+	bool		unfinished;		/* what it broke is that it never came to an end */
 } Episode;
 
-extern void episode_draw(Episode *episode, uint64_t seed);
-extern void episode_run(const Episode *episode, World *world, bool traced);
-extern void episode_end(Episode *episode, World *world);
-extern void episode_shrink(Episode *episode, World *world);
+extern Episode episode_make(void);
+extern void episode_run(Episode *episode, uint64_t seed, bool traced);
+extern void episode_repeat(Episode *episode, bool traced, bool end_traced);
+extern void episode_shrink(Episode *episode);
 
 #endif							/* SIM_EPISODE_H */

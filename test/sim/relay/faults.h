@@ -11,6 +11,8 @@
 #ifndef RELAY_FAULTS_H
 #define RELAY_FAULTS_H
 
+#include "../simulator.h"
+
 #define FAULT_LIST(F) \
 	F(mark_unstored, "marked-is-stored", "a row that Kafka may have stored counts as stored") \
 	F(dirty_read, "no-ghost", "a read shows rows of transactions that have not committed") \
@@ -36,13 +38,7 @@
 enum
 {
 	FAULT_none,
-#define FAULT_ENUM(name, invariant, text) FAULT_##name,
 	FAULT_LIST(FAULT_ENUM)
-#undef FAULT_ENUM
 };
-
-#ifndef FAULT
-#define FAULT FAULT_none
-#endif
 
 #endif							/* RELAY_FAULTS_H */

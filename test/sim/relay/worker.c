@@ -56,13 +56,6 @@ worker_kill(World *world)
 		world->row[r].out = world->row[r].in_library = false;
 }
 
-/* Whether the worker sleeps, and nothing will wake it but time. */
-bool
-worker_idle(const World *world)
-{
-	return world->worker.phase == SLEEP && !world->latch && !world->pipe;
-}
-
 /* ---- producing ---- */
 
 static void

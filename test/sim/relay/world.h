@@ -3,17 +3,12 @@
  * world.h
  *		The relay's simulated world: an outbox, brokers, a client library.
  *
- * A world is made from a seed and then moves by steps.  A step names an actor
- * and a number from which its draws follow, so that a list of steps can be run
- * again, also with some of them left out.
- *
  *-------------------------------------------------------------------------
  */
 #ifndef RELAY_WORLD_H
 #define RELAY_WORLD_H
 
 #include "../../../bgworker/relay_rules.h"
-#include "../random.h"
 #include "faults.h"
 
 #define MSEC			INT64_C(1000)
@@ -46,13 +41,11 @@
 	I(all_published, "all-published") \
 	I(counted, "violations-counted")
 
-typedef enum Invariant
+enum
 {
-	HOLDS,
-#define INVARIANT_ENUM(name, text) INVARIANT_##name,
+	INVARIANT_none = HOLDS,
 	INVARIANT_LIST(INVARIANT_ENUM)
-#undef INVARIANT_ENUM
-} Invariant;
+};
 
 /* an episode's habits */
 typedef struct Config
@@ -281,18 +274,14 @@ typedef struct Worker
 	bool		mark_fails;
 } Worker;
 
-typedef struct World
+struct World
 {
 	RelayRules	rules;			/* first: it clears what it used itself */
 
 	uint64_t	seed;
 	Config		config;
-	int			step;
+	Life		life;
 	bool		calm;
-	bool		traced;
-	Invariant	only;			/* the invariant to look at; HOLDS: all */
-	Invariant	broken;
-	char		what[200];
 
 	int64_t		now;
 	int64_t		stamp;			/* counts commits and snapshots */
@@ -327,13 +316,9 @@ typedef struct World
 	int64_t		ends;			/* of workers and producers */
 	int64_t		repeats;
 	int64_t		resets;
-} World;
+};
 
-#define TRACE(world, ...) ((world)->traced ? trace_line(world, __VA_ARGS__) : (void) 0)
-
-extern void trace_line(World *world, const char *format,...) __attribute__((format(printf, 2, 3)));
-extern void world_init(World *world, uint64_t seed, Invariant only);
-
+/* world.c */
 extern void world_move_clock(World *world, Random *random);
 
 /* store.c */
@@ -368,11 +353,8 @@ extern void trouble_step(World *world, Random *random);
 /* worker.c */
 extern void worker_step(World *world, Random *random);
 extern void worker_kill(World *world);
-extern bool worker_idle(const World *world);
 
 /* checks.c */
-extern void broke(World *world, Invariant invariant, const char *format,...) __attribute__((format(printf, 3, 4)));
-extern const char *invariant_name(Invariant invariant);
 extern void check_sent(World *world, int row);
 extern void check_stored(World *world, const Message *message, int partition);
 extern void check_marked(World *world, int row);

@@ -5,13 +5,13 @@
  *
  *-------------------------------------------------------------------------
  */
-#ifndef SIM_SEEN_H
-#define SIM_SEEN_H
+#ifndef RECORDS_SEEN_H
+#define RECORDS_SEEN_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "../../src/record_rules.h"
+#include "../../../src/record_rules.h"
 
 #define HAPPENING_LIST(H) \
 	H(hidden, "a claim could neither see nor lock the row") \
@@ -75,4 +75,4 @@ extern Seen seen;
 
 extern int	seen_report(bool complete);
 
-#endif							/* SIM_SEEN_H */
+#endif							/* RECORDS_SEEN_H */

@@ -3,19 +3,14 @@
  * world.h
  *		The simulated world: clocks, clients' requests, an acquirer, operators.
  *
- * A world is made from a seed and then moves by steps.  A step names an actor
- * and a number from which its draws follow, so that a list of steps can be run
- * again, also with some of them left out.
- *
  *-------------------------------------------------------------------------
  */
-#ifndef SIM_WORLD_H
-#define SIM_WORLD_H
+#ifndef RECORDS_WORLD_H
+#define RECORDS_WORLD_H
 
 #include <stddef.h>
 
 #include "faults.h"
-#include "random.h"
 #include "seen.h"
 #include "store.h"
 
@@ -50,13 +45,11 @@
 	I(never_waits, "never-waits") \
 	I(liveness, "liveness")
 
-typedef enum Invariant
+enum
 {
-	HOLDS,
-#define INVARIANT_ENUM(name, text) INVARIANT_##name,
+	INVARIANT_none = HOLDS,
 	INVARIANT_LIST(INVARIANT_ENUM)
-#undef INVARIANT_ENUM
-} Invariant;
+};
 
 /* states of a business row */
 typedef enum BusinessState
@@ -271,12 +264,13 @@ typedef struct Clerk
 	bool		emits;
 } Clerk;
 
-typedef struct World
+struct World
 {
+	Life		life;
 	Config		config;
 	bool		calm;			/* no new faults: things must come to an end */
 	bool		closed;			/* clients have stopped */
-	bool		traced;
+	bool		arrived[MAX_KEYS];	/* in the calm end: keys that are where they have to be */
 
 	int64_t		real;			/* real time */
 	int64_t		offset;			/* of the server's clock */
@@ -299,11 +293,7 @@ typedef struct World
 	int			nrecords;
 	Owner		owners[MAX_KEYS];
 	int64_t		highest[MAX_KEYS];	/* attempt number told */
-
-	int			step;
-	Invariant	broken;
-	char		what[240];
-} World;
+};
 
 /* the server's clock */
 static inline int64_t
@@ -326,7 +316,6 @@ ticks(int64_t time)
 }
 
 /* world.c: the world and its clock */
-extern void world_init(World *world, uint64_t seed);
 extern void world_move_clock(World *world, Random *random);
 extern bool world_idle(const World *world);
 
@@ -345,9 +334,6 @@ extern bool acquirer_send(World *world, Worker *worker, Random *random);
 extern void acquirer_deliver(World *world, Message *message);
 
 /* checks.c: what has to hold */
-extern void broke(World *world, Invariant invariant, const char *format,...)
-			__attribute__((format(printf, 3, 4)));
-extern const char *invariant_name(Invariant invariant);
 extern void check_drawn(World *world, int key, int64_t attempt);
 extern void check_answer(World *world, const Worker *worker);
 extern void check_owner(World *world, const Worker *worker, const char *function);
@@ -367,14 +353,4 @@ extern const char *outcome_name(RecordOutcome outcome);
 extern const char *verdict_name(RecordVerdict verdict);
 extern const char *state_name(RecordState state);
 
-/* records.c */
-extern void trace_line(World *world, const char *format,...)
-			__attribute__((format(printf, 2, 3)));
-
-#define TRACE(world, ...) \
-	do { \
-		if (__builtin_expect((world)->traced, false)) \
-			trace_line((world), __VA_ARGS__); \
-	} while (0)
-
-#endif							/* SIM_WORLD_H */
+#endif							/* RECORDS_WORLD_H */

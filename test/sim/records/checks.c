@@ -11,36 +11,6 @@
  */
 #include "world.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-
-/* An invariant is broken; the first one counts. */
-void
-broke(World *world, Invariant invariant, const char *format,...)
-{
-	va_list		args;
-
-	if (world->broken != HOLDS)
-		return;
-	world->broken = invariant;
-	va_start(args, format);
-	vsnprintf(world->what, sizeof(world->what), format, args);
-	va_end(args);
-}
-
-const char *
-invariant_name(Invariant invariant)
-{
-	static const char *const names[] = {
-		"none",
-#define INVARIANT_NAME(name, text) text,
-		INVARIANT_LIST(INVARIANT_NAME)
-#undef INVARIANT_NAME
-	};
-
-	return names[invariant];
-}
-
 static int64_t
 tolerance(const World *world)
 {

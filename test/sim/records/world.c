@@ -151,6 +151,13 @@ world_move_clock(World *world, Random *random)
 	advance(world, real);
 }
 
+/* In ticks. */
+double
+world_time(const World *world)
+{
+	return ticks(world->real);
+}
+
 /* Whether nobody is in the middle of something. */
 bool
 world_idle(const World *world)

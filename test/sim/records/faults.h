@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * faults.h
- *		Deliberate faults, each to be found by the simulator.
+ *		Deliberate faults of records, each to be found by the simulator.
  *
  * A build has one fault at most, -DFAULT=FAULT_name, and is then wrong on
  * purpose; without it, none of this leaves a trace in the program.  The second
@@ -9,8 +9,10 @@
  *
  *-------------------------------------------------------------------------
  */
-#ifndef SIM_FAULTS_H
-#define SIM_FAULTS_H
+#ifndef RECORDS_FAULTS_H
+#define RECORDS_FAULTS_H
+
+#include "../simulator.h"
 
 #define FAULT_LIST(F) \
 	/* in the rules */ \
@@ -49,13 +51,7 @@
 enum
 {
 	FAULT_none,
-#define FAULT_ENUM(name, invariant, text) FAULT_##name,
 	FAULT_LIST(FAULT_ENUM)
-#undef FAULT_ENUM
 };
 
-#ifndef FAULT
-#define FAULT FAULT_none
-#endif
-
-#endif							/* SIM_FAULTS_H */
+#endif							/* RECORDS_FAULTS_H */

@@ -10,13 +10,13 @@
  *
  *-------------------------------------------------------------------------
  */
-#ifndef SIM_STORE_H
-#define SIM_STORE_H
+#ifndef RECORDS_STORE_H
+#define RECORDS_STORE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "../../src/record_rules.h"
+#include "../../../src/record_rules.h"
 
 #define MAX_KEYS		3
 #define MAX_TXS			16
@@ -132,4 +132,4 @@ store_writes(const Store *store, int tx, int key)
 	return store->keys[key].row_lock == tx && store->keys[key].dirty;
 }
 
-#endif							/* SIM_STORE_H */
+#endif							/* RECORDS_STORE_H */

@@ -1,0 +1,231 @@
+/*-------------------------------------------------------------------------
+ *
+ * relay_partitions.c
+ *		The relay's rules: partitions, and what each may have of the window.
+ *
+ * A row of the stream goes alone to each partition until one is stored there:
+ * Kafka takes a later batch of a producer that it does not know although it has
+ * refused the first.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "relay_state.h"
+
+/* a partition moves if its oldest row in flight is younger than this */
+#define FRESH				(USEC_PER_SEC / 20)
+
+/* Kafka forgets a producer that has been idle for a day */
+#define CONFIRMED_FOR		(23 * 3600 * USEC_PER_SEC)
+
+static int *
+place_bucket(RelayRules *rules, int topic, int32_t number)
+{
+	uint64_t	hash = ((uint64_t) topic * 1000003 + (uint32_t) number) * UINT64_C(0x9e3779b97f4a7c15);
+
+	return &rules->partition_bucket[(hash >> 40) & (RELAY_BUCKETS - 1)];
+}
+
+/* Forgets a partition that nothing is known of but its name; gives its place. */
+static int
+recycle_place(RelayRules *rules)
+{
+	for (int place = 0; place < rules->used_partitions; place++)
+	{
+		RelayPartition *partition = &rules->partition[place];
+		int		   *link;
+
+		if (partition->in_flight > 0 || partition->listed)
+			continue;
+		link = place_bucket(rules, partition->topic, partition->number);
+		while (*link != place)
+			link = &rules->partition[*link].next_in_bucket;
+		*link = partition->next_in_bucket;
+		return place;
+	}
+	return NONE;
+}
+
+/* The place of a partition in the table. */
+int
+relay_place(RelayRules *rules, int topic, int32_t number)
+{
+	int		   *bucket = place_bucket(rules, topic, number);
+	int			place = *bucket;
+	RelayPartition *partition;
+
+	while (place != NONE &&
+		   (rules->partition[place].topic != topic || rules->partition[place].number != number))
+		place = rules->partition[place].next_in_bucket;
+	if (place != NONE)
+		return place;
+
+	if (rules->used_partitions < RELAY_PARTITIONS)
+		place = rules->used_partitions++;
+	else
+		place = recycle_place(rules);
+	if (place == NONE)
+		return 0;				/* shares one: slower, and nothing else */
+	partition = &rules->partition[place];
+	*partition = (RelayPartition) {.topic = topic,.number = number,.next_in_bucket = *bucket};
+	relay_list_init(&partition->flight);
+	*bucket = place;
+	return place;
+}
+
+/* Whether the stream has stored something there, and Kafka still knows of it. */
+static bool
+relay_confirmed(const RelayRules *rules, int place, int64_t now)
+{
+	const RelayPartition *partition = &rules->partition[place];
+
+	return partition->number >= 0 && partition->confirmed == rules->generation &&
+		now - partition->stored_at < CONFIRMED_FOR;
+}
+
+/*
+ * Whether a row may be sent there: the stream is known there, or the row is the
+ * only one.  Rows whose partition was not known when they were sent may be
+ * anywhere.
+ */
+bool
+relay_may_begin(RelayRules *rules, int place, int64_t now)
+{
+	int			topic = rules->partition[place].topic;
+
+	return relay_confirmed(rules, place, now) ||
+		(rules->partition[place].in_flight == 0 &&
+		 rules->partition[relay_place(rules, topic, RELAY_ANY_PARTITION)].in_flight == 0);
+}
+
+/* Whether others are held up when this partition takes more of the window. */
+static bool
+others_move(const RelayRules *rules, int place, int64_t now)
+{
+	return rules->stream_in_flight > rules->partition[place].in_flight ||
+		(rules->stored_place != place && now - rules->stored_at < USEC_PER_SEC);
+}
+
+static bool
+stands(const RelayRules *rules, const RelayPartition *partition, int64_t now)
+{
+	return partition->in_flight > 0 && now - rules->entry[partition->flight.first].since >= FRESH;
+}
+
+/*
+ * Whether a partition that stands has its share of the window: a quarter, or three
+ * quarters while no other moves; and its topic a half.  All that stand have a half
+ * together.  So a leader that is away never has all of it.
+ */
+static bool
+has_share(const RelayRules *rules, int place, int64_t now, int parts)
+{
+	const RelayPartition *partition = &rules->partition[place];
+	const RelayTopic *topic = &rules->topic[partition->topic];
+	int			quarters = others_move(rules, place, now) ? 1 : 3;
+	int			sharers = 2;
+
+	if (!stands(rules, partition, now))
+		return false;
+	if (quarters == 1 && rules->standing > 2)
+		sharers = rules->standing;
+	if ((int64_t) partition->in_flight * 2 * sharers * parts >= (int64_t) rules->window_rows * quarters ||
+		partition->bytes * 2 * sharers * parts >= rules->window_bytes * quarters)
+		return true;
+	return rules->stream_in_flight > topic->in_flight &&
+		((int64_t) topic->in_flight * 2 * parts >= rules->window_rows ||
+		 topic->bytes * 2 * parts >= rules->window_bytes);
+}
+
+bool
+relay_over_share(const RelayRules *rules, int place, int64_t now)
+{
+	return has_share(rules, place, now, 1);
+}
+
+/* How many partitions stand. */
+static void
+count_standing(RelayRules *rules, int64_t now)
+{
+	rules->standing = 0;
+	for (int p = 0; p < rules->used_partitions; p++)
+		rules->standing += stands(rules, &rules->partition[p], now);
+	rules->count_at = now + FRESH / 2;
+}
+
+/* Leaves a row behind with its partition. */
+void
+relay_leave_at(RelayRules *rules, int place, const RelayRow *row)
+{
+	RelayPartition *partition = &rules->partition[place];
+
+	relay_leave(&partition->behind, row);
+	if (!partition->listed)
+		rules->slow[rules->nslow++] = place;
+	partition->listed = true;
+}
+
+/* Whether rows of a topic below a seq are left behind with one of its partitions. */
+bool
+relay_left_before(const RelayRules *rules, int topic, int64_t seq)
+{
+	for (int n = 0; n < rules->nslow; n++)
+	{
+		const RelayPartition *partition = &rules->partition[rules->slow[n]];
+
+		if (partition->topic == topic && partition->behind.any && partition->behind.seq < seq)
+			return true;
+	}
+	return false;
+}
+
+/* Whether rows that were left behind with a partition may go. */
+static bool
+may_go(RelayRules *rules, int place, int64_t now)
+{
+	return relay_may_begin(rules, place, now) && !has_share(rules, place, now, 2);
+}
+
+static void
+release_partitions(RelayRules *rules, int64_t now)
+{
+	int			left = 0;
+
+	for (int n = 0; n < rules->nslow; n++)
+	{
+		int			place = rules->slow[n];
+		RelayPartition *partition = &rules->partition[place];
+
+		if (partition->behind.any && may_go(rules, place, now))
+			relay_release(rules, &partition->behind);
+		if (partition->behind.any)
+			rules->slow[left++] = place;
+		else
+			partition->listed = false;
+	}
+	rules->nslow = left;
+}
+
+/* Counts those that stand, and has read again what was left behind and may go. */
+void
+relay_partitions_tick(RelayRules *rules, int64_t now)
+{
+	if (rules->count_at <= now)
+		count_standing(rules, now);
+	if (rules->nslow > 0)
+		release_partitions(rules, now);
+}
+
+/*
+ * How many partitions a topic has.  When that changes, keys go elsewhere: what
+ * was left behind with a partition must not be passed by way of another.
+ */
+void
+relay_rules_partitions(RelayRules *rules, int topic, int32_t count)
+{
+	if (rules->topic[topic].partitions == count)
+		return;
+	rules->topic[topic].partitions = count;
+	for (int n = 0; n < rules->nslow; n++)
+		if (rules->partition[rules->slow[n]].topic == topic)
+			relay_release(rules, &rules->partition[rules->slow[n]].behind);
+}
