@@ -121,6 +121,7 @@ typedef struct Reading
 {
 	RelayWorker *w;
 	const RelayRead *read;
+	int64		now;
 	int64		next;			/* first seq that was not dealt with */
 	bool		stopped;
 } Reading;
@@ -143,7 +144,7 @@ produce_row(void *arg, RelayRow *row, const RelayRecord *record)
 	row->partition = count > 0 && record->key.data != NULL ?
 		relay_kafka_partition(record->key, count) : RELAY_ANY_PARTITION;
 
-	switch (relay_rules_row(&w->rules, reading->read, row, relay_now_usec(), &ticket))
+	switch (relay_rules_row(&w->rules, reading->read, row, reading->now, &ticket))
 	{
 		case RELAY_SKIP:
 			break;
@@ -172,7 +173,7 @@ produce_row(void *arg, RelayRow *row, const RelayRecord *record)
 static bool
 produce_read(RelayWorker *w, const RelayRead *read, int64 *next)
 {
-	Reading		reading = {w, read, read->from, false};
+	Reading		reading = {w, read, relay_now_usec(), read->from, false};
 	int			n;
 
 	last_read = *read;

@@ -144,6 +144,7 @@ relay_entry_send(RelayRules *rules, int i, RelayHandle handle, int64_t now)
 	RelayTopic *topic = &rules->topic[entry->row.topic];
 	int			k = relay_key_find(rules, &entry->row);
 
+	entry->key = k;
 	entry->state = RELAY_IN_FLIGHT;
 	entry->handle = handle;
 	entry->since = now;
@@ -171,13 +172,12 @@ relay_entry_arrive(RelayRules *rules, int i)
 {
 	RelayEntry *entry = &rules->entry[i];
 	RelayTopic *topic = &rules->topic[entry->row.topic];
-	int			k = relay_key_find(rules, &entry->row);
 
 	rules->in_flight--;
 	topic->in_flight--;
 	topic->bytes -= entry->row.bytes;
-	if (k != NONE)
-		rules->key[k].in_flight--;
+	if (entry->key != NONE)
+		rules->key[entry->key].in_flight--;
 	if (entry->handle == RELAY_STREAM)
 	{
 		RelayPartition *partition = &rules->partition[entry->place];

@@ -107,6 +107,7 @@ typedef struct Leaf
 	ResultRelInfo *result;
 	TupleTableSlot *old;
 	TupleTableSlot *new;
+	TimestampTz now;
 
 	/* columns, from 0 */
 	int			seq;
@@ -152,6 +153,7 @@ begin_leaf(Leaf *leaf, Relation rel)
 	leaf->result = makeNode(ResultRelInfo);
 	InitResultRelInfo(leaf->result, rel, 0, NULL, 0);
 	ExecOpenIndices(leaf->result, false);
+	leaf->now = GetCurrentTimestamp();
 	leaf->old = table_slot_create(rel, &leaf->estate->es_tupleTable);
 	leaf->new = ExecInitExtraTupleSlot(leaf->estate, RelationGetDescr(rel), &TTSOpsVirtual);
 }
@@ -198,7 +200,7 @@ update_row(Leaf *leaf, const RelayEntry *entry)
 
 	memcpy(new->tts_values, old->tts_values, sizeof(Datum) * natts);
 	memcpy(new->tts_isnull, old->tts_isnull, sizeof(bool) * natts);
-	set_column(new, leaf->published_at, TimestampTzGetDatum(GetCurrentTimestamp()), false);
+	set_column(new, leaf->published_at, TimestampTzGetDatum(leaf->now), false);
 	set_column(new, leaf->partition, Int32GetDatum(entry->partition), false);
 	set_column(new, leaf->offset, Int64GetDatum(entry->kafka_offset), entry->kafka_offset < 0);
 	ExecStoreVirtualTuple(new);

@@ -117,12 +117,12 @@ relay_producers_send(RelayWorker *w, RelayHandle handle, const RelayRecord *reco
 /* ---- what Kafka says ---- */
 
 static void
-hear_report(RelayWorker *w, const RelayKafkaEvent *event)
+hear_report(RelayWorker *w, const RelayKafkaEvent *event, int64 now)
 {
 	if (event->persisted)
 	{
 		w->outage = false;
-		relay_rules_persisted(&w->rules, event->ticket, event->partition, event->offset, relay_now_usec());
+		relay_rules_persisted(&w->rules, event->ticket, event->partition, event->offset, now);
 		return;
 	}
 	if (event->class != RELAY_RETURNED)
@@ -131,32 +131,32 @@ hear_report(RelayWorker *w, const RelayKafkaEvent *event)
 		if (event->class == RELAY_ROW || event->class == RELAY_SIZE)
 			relay_producers_note_text(event->ticket, event->text);
 	}
-	relay_rules_failed(&w->rules, event->ticket, event->class, relay_now_usec());
+	relay_rules_failed(&w->rules, event->ticket, event->class, now);
 }
 
 static void
-hear_fatal(RelayWorker *w, RelayHandle handle, const RelayKafkaEvent *event)
+hear_fatal(RelayWorker *w, RelayHandle handle, const RelayKafkaEvent *event, int64 now)
 {
 	relay_note_error(w, event->text);
 	ereport(LOG, (errmsg("idem relay: a Kafka producer ended and is made anew: %s", event->text)));
 	if (handle == RELAY_STREAM)
-		relay_rules_stream_failed(&w->rules, relay_now_usec());
+		relay_rules_stream_failed(&w->rules, now);
 	else
-		relay_rules_probe_failed(&w->rules, relay_now_usec());
+		relay_rules_probe_failed(&w->rules, now);
 }
 
 /* Takes one thing that Kafka's library had to say. */
 static void
-hear_event(RelayWorker *w, RelayHandle handle, const RelayKafkaEvent *event)
+hear_event(RelayWorker *w, RelayHandle handle, const RelayKafkaEvent *event, int64 now)
 {
 	switch (event->kind)
 	{
 		case RELAY_KAFKA_REPORT:
-			hear_report(w, event);
+			hear_report(w, event, now);
 			break;
 		case RELAY_KAFKA_LIMIT:
-			relay_rules_limit(&w->rules, event->topic, event->limit, relay_now_usec());
-			relay_retention_learned(event->topic, event->retention_ms, relay_now_usec());
+			relay_rules_limit(&w->rules, event->topic, event->limit, now);
+			relay_retention_learned(event->topic, event->retention_ms, now);
 			break;
 		case RELAY_KAFKA_OUTAGE:
 			w->outage = true;
@@ -166,7 +166,7 @@ hear_event(RelayWorker *w, RelayHandle handle, const RelayKafkaEvent *event)
 			relay_note_error(w, event->text);
 			break;
 		case RELAY_KAFKA_FATAL:
-			hear_fatal(w, handle, event);
+			hear_fatal(w, handle, event, now);
 			break;
 		case RELAY_KAFKA_LOG:
 			elog(DEBUG1, "idem relay: %s", event->text);
@@ -179,14 +179,15 @@ void
 relay_producers_hear(RelayWorker *w)
 {
 	RelayKafkaEvent event;
+	int64		now = relay_now_usec();
 
 	relay_kafka_clear_wakeup();
 	if (w->stream != NULL)
 		while (relay_kafka_next(w->stream, &event))
-			hear_event(w, RELAY_STREAM, &event);
+			hear_event(w, RELAY_STREAM, &event, now);
 	if (w->probe != NULL)
 		while (relay_kafka_next(w->probe, &event))
-			hear_event(w, RELAY_PROBE, &event);
+			hear_event(w, RELAY_PROBE, &event, now);
 }
 
 /* ---- what the rules want ---- */

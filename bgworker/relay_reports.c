@@ -113,7 +113,7 @@ relay_rules_persisted(RelayRules *rules, uint64_t ticket, int32_t partition,
 	rules->leaf[entry->row.leaf].nacknowledged++;
 
 	note_success(rules, entry, now);
-	k = relay_key_find(rules, &entry->row);
+	k = entry->key;
 	if (k == NONE)
 		return;
 	check_stored(rules, &rules->key[k], entry);

@@ -54,7 +54,7 @@
 
 /* marks are written when so many are due, nothing is in flight, or after a while */
 #define RELAY_MARK_ROWS		500
-#define RELAY_MARK_USEC		20000
+#define RELAY_MARK_USEC		5000
 
 /* how often a row may be refused before it is parked */
 #define RELAY_ATTEMPTS		5
@@ -133,6 +133,7 @@ typedef struct RelayEntry
 	int			next;			/* in the list of its state */
 	int			previous;
 	int			place;			/* its partition's */
+	int			key;			/* its key's, when it was sent */
 	bool		park;			/* refused: for the last time */
 	bool		aside;			/* acknowledged: can't be marked, and is tried again later */
 	int64_t		since;			/* in this state */

@@ -40,7 +40,7 @@ def p99(values):
     return statistics.quantiles(values, n=100)[-1]
 
 
-def wait_for(what, there, patience=PATIENCE):
+def wait_for(what, there, patience=PATIENCE, pause=0.01):
     """Polls with a deadline; gives what it waited for.  Nothing else sleeps."""
     deadline = time.monotonic() + patience
     while True:
@@ -49,7 +49,7 @@ def wait_for(what, there, patience=PATIENCE):
             return seen
         if time.monotonic() > deadline:
             raise Failed(f'{what} did not come about')
-        time.sleep(0.01)
+        time.sleep(pause)
 
 
 class Bench:

@@ -86,9 +86,10 @@ class Sides(Turns):
         self.use_brokers(self.kafka)
         say('warming up ...')
         for _ in range(2):
-            self.drain(20_000)
+            # the broker's code is compiled by then for small batches and large ones
+            self.drain(100_000)
             self.loop(20_000)
-            self.produce(20_000)
+            self.produce(100_000)
 
     def clean_up(self):
         if self.kafka:
@@ -141,7 +142,7 @@ class Sides(Turns):
             return published - before >= rows
 
         try:
-            wait_for('the drain', is_done, patience)
+            wait_for('the drain', is_done, patience, pause=0.05)     # a look takes time from what is measured
         except Failed as error:
             raise Failed(f'{error}; {self.status("*")}') from None
         wal, = self.db.execute('SELECT pg_current_wal_insert_lsn() - %s', (lsn,)).fetchone()
@@ -216,7 +217,7 @@ class Sides(Turns):
                                  (rows, EVENT_BYTES, KEYS, topic.removeprefix(DEBEZIUM_PREFIX)))
             cpu = cpu_usec(pid)
             start = time.time()
-        wait_for('the drain', lambda: progress.records() >= rows, 300)
+        wait_for('the drain', lambda: progress.records() >= rows, 300, pause=0.05)
         elapsed = time.time() - start
         progress.close()
         return Drain(rows, elapsed, (cpu_usec(pid) - cpu) / rows, connector.java.memory())
