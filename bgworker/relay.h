@@ -27,7 +27,7 @@ typedef struct RelayWorker
 	char	   *client_id;
 	char	   *source;			/* ce_source of the events */
 	bool		looked;			/* for the extension, at least once */
-	Oid			extension;		/* as of the last transaction; invalid: none */
+	Oid			outbox;			/* as of the last transaction; invalid: no extension is there */
 	bool		outage;			/* no broker answered, and none has since */
 	bool		restart;		/* end, and be started again */
 	bool		paused;			/* after two ends in disorder: it does nothing */

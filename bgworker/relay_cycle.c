@@ -72,13 +72,13 @@ relay_begin(RelayWorker *w)
 	Oid			found;
 
 	relay_rules_begin(&w->rules);
-	found = relay_outbox_begin();
-	if (found != w->extension)
+	found = relay_outbox_begin(w->outbox);
+	if (found != w->outbox)
 	{
 		relay_rules_forget(&w->rules);
 		relay_topics_forget();
 	}
-	w->extension = found;
+	w->outbox = found;
 	w->looked = true;
 	if (!OidIsValid(found))
 		relay_rules_nothing(&w->rules);

@@ -11,6 +11,7 @@
  */
 #include "postgres.h"
 
+#include "access/relation.h"
 #include "access/transam.h"
 #include "access/xact.h"
 #include "access/xlog.h"
@@ -23,6 +24,7 @@
 #include "pgstat.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
+#include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 #include "utils/uuid.h"
@@ -51,27 +53,46 @@ static RelayRow current_row = {.leaf = -1};
 /* ---- transactions ---- */
 
 /*
- * Begins a unit of work.  Gives the extension's oid, which is another after
- * DROP and CREATE, and invalid when there is none.
+ * Locks the outbox.  The extension is looked for by its name, and not the table:
+ * a commit tells us before it tells the catalog caches, where a name that was looked
+ * up in vain would stay unknown.
+ */
+static Oid
+lock_outbox(Oid known)
+{
+	Relation	root = OidIsValid(known) ? try_relation_open(known, AccessShareLock) : NULL;
+
+	if (root != NULL)
+	{
+		relation_close(root, NoLock);
+		return known;
+	}
+	if (!OidIsValid(get_extension_oid("idem", true)))
+		return InvalidOid;
+	return RangeVarGetRelid(makeRangeVar("idem", "outbox", -1), AccessShareLock, true);
+}
+
+/*
+ * Begins a unit of work.  Gives the oid of the outbox, which is another after DROP
+ * and CREATE EXTENSION, and invalid when there is none.  known: what it was the
+ * last time; a look in pg_extension takes an eighth of the time of an event that
+ * comes alone.
  *
  * The root is locked before the snapshot is taken: if the tables were rewritten
  * in between, the snapshot would show them empty.
  */
 Oid
-relay_outbox_begin(void)
+relay_outbox_begin(Oid known)
 {
-	Oid			extension;
-	Oid			root = InvalidOid;
+	Oid			root;
 
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
 	pgstat_report_activity(STATE_RUNNING, "publishing the outbox");
-	extension = get_extension_oid("idem", true);
-	if (OidIsValid(extension))
-		root = RangeVarGetRelid(makeRangeVar("idem", "outbox", -1), AccessShareLock, true);
+	root = lock_outbox(known);
 	SPI_connect();
 	PushActiveSnapshot(GetTransactionSnapshot());
-	return OidIsValid(root) ? extension : InvalidOid;
+	return root;
 }
 
 /* Commits it, and lets autovacuum know of what it wrote. */

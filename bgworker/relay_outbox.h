@@ -19,7 +19,7 @@
 /* takes a row of a read; false: stop reading */
 typedef bool (*RelayRowSink) (void *arg, RelayRow *row, const RelayRecord *record);
 
-extern Oid	relay_outbox_begin(void);
+extern Oid	relay_outbox_begin(Oid known);
 extern void relay_outbox_end(void);
 extern bool relay_outbox_first(const RelayRead *read, int64 *seq);
 extern int	relay_outbox_read(const RelayRead *read, const char *source,

@@ -36,7 +36,7 @@ current_state(RelayWorker *w)
 		return RELAY_PAUSED;
 	if (!w->looked)
 		return w->slot->state;	/* starting */
-	if (!OidIsValid(w->extension))
+	if (!OidIsValid(w->outbox))
 		return RELAY_NO_EXTENSION;
 	if (w->outage && w->rules.in_flight > 0)
 		return RELAY_WAITING_FOR_BROKER;
