@@ -308,6 +308,7 @@ typedef struct World
 	bool		hinted[RELAY_LEAVES];
 	int64_t		hint[RELAY_LEAVES];
 	bool		sweep;
+	bool		holds;			/* parked rows have changed */
 	bool		latch;
 
 	Topic		topic[MAX_TOPICS];
