@@ -151,7 +151,7 @@ relay_in_doubt(const RelayRules *rules, int place, int64_t now)
 		partition->bytes * 4 >= rules->window_bytes * 3)
 		return true;
 	return reserve_is_left(rules) && now - partition->stored_at >= PROVED &&
-		((int64_t) partition->in_flight * 64 >= rules->window_rows || partition->bytes * 64 >= rules->window_bytes);
+		((int64_t) partition->in_flight * 16 >= rules->window_rows || partition->bytes * 16 >= rules->window_bytes);
 }
 
 /* When reading stopped for a partition in doubt: when it is known to stand. */

@@ -8,7 +8,8 @@
  *	create TOPIC PARTITIONS REPLICAS [NAME=VALUE]...
  *	delete TOPIC
  *	set TOPIC NAME=VALUE...
- *	deny OPERATION TOPIC		takes a right from everybody
+ *	deny OPERATION TOPIC		takes a right from everybody; on all topics (*), or on
+ *								the cluster (kafka-cluster)
  *	allow OPERATION TOPIC		gives it back
  *	partitions TOPIC COUNT
  *	truncate TOPIC				deletes all records
@@ -47,9 +48,10 @@ class Administrate {
         return settings;
     }
 
-    static AclBinding denial(String operation, String topic) {
+    static AclBinding denial(String operation, String name) {
+        ResourceType type = name.equals("kafka-cluster") ? ResourceType.CLUSTER : ResourceType.TOPIC;
         return new AclBinding(
-            new ResourcePattern(ResourceType.TOPIC, topic, PatternType.LITERAL),
+            new ResourcePattern(type, name, PatternType.LITERAL),
             new AccessControlEntry("User:*", "*", AclOperation.fromString(operation), AclPermissionType.DENY));
     }
 

@@ -10,6 +10,7 @@ use Test::More;
 use Idem::Cluster;
 use Idem::Events;
 use Idem::Kafka;
+use Idem::Process;
 use Idem::Wait;
 
 my $window = 2500;
@@ -19,6 +20,7 @@ $kafka->create_topic('small', 3, 'max.message.bytes' => 50_000);
 $kafka->create_topic('shrunk', 1);
 $kafka->create_topic('compacted', 2, 'cleanup.policy' => 'compact');
 $kafka->create_topic('plain', 2);
+$kafka->create_topic('roomy', 1, 'max.message.bytes' => 20_000_000);
 my $node = Idem::Cluster->start_new('main', kafka => $kafka);
 $node->wait_state('running');
 
@@ -68,7 +70,10 @@ $node->value($_) foreach (
 	qq{INSERT INTO idem.outbox (topic, partition_key, payload, payload_bytes) VALUES
 		('plain', 'before', '1', NULL), ('plain', 'two megabytes', NULL, decode(repeat('ab', 2000000), 'hex')),
 		('plain', 'huge JSON', '$huge', NULL), ('plain', 'after', '1', NULL)});
-wait_done($_) foreach qw(one small shrunk compacted plain);
+# Large in the table and small as text, large in both, and larger than all may be.
+$node->value(q{INSERT INTO idem.outbox (topic, partition_key, payload) SELECT 'roomy', 'many numbers', jsonb_agg(i % 10) FROM generate_series(1, 1500000) AS i});
+$node->value(q{INSERT INTO idem.outbox (topic, partition_key, payload_bytes) VALUES ('roomy', 'ten megabytes', decode(repeat('ab', 10000000), 'hex')), ('roomy', 'a lot', convert_to(repeat('z', 200000000), 'UTF8'))});
+wait_done($_) foreach qw(one small shrunk compacted plain roomy);
 
 # One bad row among 1,000 of as many keys.
 delivered_ok(compare($node, $kafka, 'one'), 'one of 1,000', rows => 1000, published => 999, parked => 1, repeats => $window);
@@ -93,6 +98,10 @@ like(parked('compacted'), qr/^no key: /, 'compacted: the row without a key is pa
 # What the client library refuses, and what can't be made into a record.
 delivered_ok(compare($node, $kafka, 'plain'), 'plain', rows => 4, published => 2, parked => 2, repeats => $window);
 like(parked('plain'), qr/^two megabytes: .*(?:large|size).*\nhuge JSON: .*large/i, 'plain: each is parked with its reason');
+
+is(parked('roomy'), 'a lot: payload of an event is too large to be sent', 'roomy: what is larger than 16 MB is parked');
+delivered_ok(compare($node, $kafka, 'roomy'), 'roomy', rows => 3, published => 2, parked => 1, repeats => 3);
+cmp_ok(memory_of($node->relay_status->{pid}), '<', 100_000, 'the worker is small after that');
 
 # A parked row holds its key, and no other, also over a restart.
 $node->emit('plain', key => 'two megabytes', payload => '"behind"');

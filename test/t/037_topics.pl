@@ -14,7 +14,8 @@ use Idem::Kafka;
 use Idem::Wait;
 
 my $window = 2500;
-my $kafka = Idem::Kafka->new(acl => 1);
+# The brokers would create topics: that the relay does not is its own doing.
+my $kafka = Idem::Kafka->new(acl => 1, conf => "auto.create.topics.enable=true\n");
 $kafka->create_topic($_, 2) foreach qw(other denied hidden deleted);
 my $node = Idem::Cluster->start_new('main', kafka => $kafka);
 my $worker = $node->wait_state('running')->{pid};
@@ -133,6 +134,23 @@ $kafka->delete_topic('deleted');
 waits('deleted', 'deleted topic', qr/unknown/i);
 $kafka->create_topic('deleted', 3);
 goes_on('deleted', 'topic created anew', $earlier);
+
+# No right to anything: a new producer is not even let in, and is made anew, less and
+# less often, until it is.
+my $before = $node->value('SELECT rebuilds FROM idem.relay_status');
+$kafka->deny('IDEMPOTENT_WRITE', 'kafka-cluster');
+$kafka->deny('Write', '*');
+write_rows('other', 300);
+write_rows('hidden', 300);
+wait_until('the view says that no producer is let in',
+	sub { my $seen = $node->relay_status; return (scalar($seen->{last_error} =~ /cluster authori[sz]ation/i), $seen) });
+wait_until('producers were made anew', sub { my $n = $node->value('SELECT rebuilds FROM idem.relay_status') - $before; return ($n >= 3, $n) });
+is($node->value('SELECT count(*) FROM idem.outbox WHERE attempts > 0 OR parked_at IS NOT NULL'), 0, 'no right to anything: no attempt is used, nothing is parked');
+cmp_ok(left('other') + left('hidden'), '==', 600, 'no right to anything: rows wait');
+$kafka->allow('Write', '*');
+$kafka->allow('IDEMPOTENT_WRITE', 'kafka-cluster');
+wait_published($_, 'rights given back') foreach qw(other hidden);
+is($node->relay_status->{pid}, $worker, 'rights given back: the same worker goes on');
 
 # Repeats come of producers that were made anew, and no more than a window each time.
 my $rebuilds = $node->value('SELECT rebuilds FROM idem.relay_status');
