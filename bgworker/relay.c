@@ -130,8 +130,8 @@ hear_commits(RelayWorker *w)
 	}
 	if (pg_atomic_exchange_u32(&w->slot->sweep, 0) != 0)
 		relay_rules_sweep(&w->rules);
-	/* another policy may let held keys go, or hold some */
-	if (pg_atomic_exchange_u32(&w->slot->topics_changed, 0) != 0)
+	/* another policy, or another parked row, may let keys go or hold some */
+	if (pg_atomic_exchange_u32(&w->slot->holds_changed, 0) != 0)
 	{
 		/* the invalidation comes a little later than this, and wakes nobody */
 		relay_topics_forget();
@@ -201,6 +201,18 @@ leave_if_told(RelayWorker *w)
 }
 
 /* ---- start and end ---- */
+
+/*
+ * SIGQUIT: another process died, or the server is stopped at once.  Like the
+ * server's own handler, but that it is remembered whose fault it was.
+ */
+static void
+quit(SIGNAL_ARGS)
+{
+	(void) postgres_signal_arg;
+	relay_run_cut();
+	_exit(2);
+}
 
 /* Takes account of runs before this one that ended in disorder. */
 static void
@@ -360,6 +372,7 @@ relay_main(Datum arg)
 	bool		busy;
 
 	pqsignal(SIGTERM, die);
+	pqsignal(SIGQUIT, quit);
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	BackgroundWorkerUnblockSignals();
 

@@ -11,6 +11,7 @@
  */
 #include "postgres.h"
 
+#include "access/detoast.h"
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
@@ -78,8 +79,14 @@ payload(const Datum *values, const bool *nulls)
 	}
 	if (!nulls[COL_PAYLOAD_BYTES])
 	{
-		bytea	   *b = DatumGetByteaPP(values[COL_PAYLOAD_BYTES]);
+		bytea	   *b;
 
+		/* not even to be fetched: it may be a gigabyte */
+		if (toast_raw_datum_size(values[COL_PAYLOAD_BYTES]) > RELAY_WINDOW_BYTES)
+			ereport(ERROR,
+					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+					 errmsg("payload of an event is too large to be sent")));
+		b = DatumGetByteaPP(values[COL_PAYLOAD_BYTES]);
 		return bytes_of(VARDATA_ANY(b), VARSIZE_ANY_EXHDR(b));
 	}
 	return bytes_of(NULL, 0);

@@ -103,9 +103,16 @@ send_waiting(RelayWorker *w)
 	while (n < RELAY_READ_ROWS && !stop && relay_rules_next_waiting(&w->rules, &ticket, relay_now_usec()))
 	{
 		const RelayRow *row = &w->rules.entry[ticket & PG_UINT32_MAX].row;
+		const RelayRecord *record = relay_kept_get(ticket);
 
+		if (record == NULL)		/* there was no memory for it: read it again */
+		{
+			relay_rules_not_taken(&w->rules, ticket, relay_now_usec());
+			break;
+		}
 		relay_run_row(row);
-		relay_producers_send(w, RELAY_STREAM, relay_kept_get(ticket), row, ticket, &stop);
+		relay_producers_send(w, RELAY_STREAM, record, row, ticket, &stop);
+		relay_kept_free(ticket);
 		n++;
 	}
 	if (w->rules.waiting == 0)

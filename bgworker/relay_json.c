@@ -155,8 +155,8 @@ relay_json_text(StringInfo out, Jsonb *jb, int limit)
 	bool		scalar = false; /* all of it is one: an array that isn't written */
 	bool		first = true;	/* no comma before what comes */
 
-	check_limit(out, VARSIZE(jb), limit);
-	enlargeStringInfo(out, VARSIZE(jb) + VARSIZE(jb) / 4);
+	/* the text of many small numbers is shorter than they are in the table */
+	enlargeStringInfo(out, Min(VARSIZE(jb) + VARSIZE(jb) / 4, limit));
 	while ((token = JsonbIteratorNext(&it, &v, false)) != WJB_DONE)
 	{
 		bool		ends = token == WJB_END_ARRAY || token == WJB_END_OBJECT;

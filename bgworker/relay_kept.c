@@ -34,6 +34,8 @@ copy_bytes(RelayBytes bytes)
 static void
 free_record(RelayRecord *record)
 {
+	if (record == NULL)
+		return;
 	for (int i = 0; i < record->nheaders; i++)
 	{
 		pfree((void *) record->headers[i].name.data);
@@ -59,8 +61,7 @@ relay_kept_add(uint64_t ticket, const RelayRecord *record)
 
 	if (kept_context == NULL)
 		kept_context = AllocSetContextCreate(TopMemoryContext, "idem relay waiting rows", ALLOCSET_DEFAULT_SIZES);
-	if (*place != NULL)
-		free_record(*place);	/* of a row that the rules left behind */
+	free_record(*place);		/* of a row that the rules left behind */
 	*place = NULL;
 
 	old_context = MemoryContextSwitchTo(kept_context);
@@ -80,11 +81,21 @@ relay_kept_add(uint64_t ticket, const RelayRecord *record)
 	any = true;
 }
 
-/* The record of a row whose turn has come. */
+/* The record of a row whose turn has come; NULL: keeping it failed. */
 const RelayRecord *
 relay_kept_get(uint64_t ticket)
 {
 	return kept[ticket & PG_UINT32_MAX];
+}
+
+/* Lets it go, when the client library has its copy. */
+void
+relay_kept_free(uint64_t ticket)
+{
+	RelayRecord **place = &kept[ticket & PG_UINT32_MAX];
+
+	free_record(*place);
+	*place = NULL;
 }
 
 /* Lets all records go, when no row waits. */

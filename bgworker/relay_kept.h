@@ -12,6 +12,7 @@
 
 extern void relay_kept_add(uint64_t ticket, const RelayRecord *record);
 extern const RelayRecord *relay_kept_get(uint64_t ticket);
+extern void relay_kept_free(uint64_t ticket);
 extern void relay_kept_forget(void);
 
 #endif							/* RELAY_KEPT_H */

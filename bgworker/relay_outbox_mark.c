@@ -233,13 +233,21 @@ mark_at_places(Relation rel, const RelayEntry **entries, int n)
 	return n - moved;
 }
 
+static bool
+has_update_trigger(const TriggerDesc *triggers)
+{
+	return triggers != NULL &&
+		(triggers->trig_update_before_row || triggers->trig_update_after_row ||
+		 triggers->trig_update_before_statement || triggers->trig_update_after_statement);
+}
+
 /* Whether an update of the leaf does no more than we do. */
 static bool
 is_plain(Relation rel)
 {
 	TupleConstr *constr = RelationGetDescr(rel)->constr;
 
-	return rel->trigdesc == NULL && rel->rd_rules == NULL &&
+	return !has_update_trigger(rel->trigdesc) && rel->rd_rules == NULL &&
 		!(constr && constr->has_generated_stored);
 }
 

@@ -14,6 +14,9 @@
 /* a partition moves if its oldest row in flight is younger than this */
 #define FRESH				(USEC_PER_SEC / 20)
 
+/* and surely so if a row was stored there as short ago as this */
+#define PROVED				(USEC_PER_SEC / 100)
+
 /* Kafka forgets a producer that has been idle for a day */
 #define CONFIRMED_FOR		(23 * 3600 * USEC_PER_SEC)
 
@@ -111,10 +114,49 @@ stands(const RelayRules *rules, const RelayPartition *partition, int64_t now)
 	return partition->in_flight > 0 && now - rules->entry[partition->flight.first].since >= FRESH;
 }
 
+/* Whether no more than the last quarter of the window is left. */
+static bool
+reserve_is_left(const RelayRules *rules)
+{
+	return (int64_t) (rules->in_flight + rules->acknowledged + rules->refused) * 4 >= (int64_t) rules->window_rows * 3 ||
+		rules->bytes * 4 >= rules->window_bytes * 3;
+}
+
+/*
+ * Whether a partition that can't be said to stand yet, but may, has what it can be
+ * given until that is known: three quarters of the window, and of the last quarter
+ * little, unless it moves for sure.  Reading stops for so long.
+ */
+bool
+relay_in_doubt(const RelayRules *rules, int place, int64_t now)
+{
+	const RelayPartition *partition = &rules->partition[place];
+
+	if (partition->in_flight == 0 || stands(rules, partition, now))
+		return false;
+	if ((int64_t) partition->in_flight * 4 >= (int64_t) rules->window_rows * 3 ||
+		partition->bytes * 4 >= rules->window_bytes * 3)
+		return true;
+	return reserve_is_left(rules) && now - partition->stored_at >= PROVED &&
+		((int64_t) partition->in_flight * 16 >= rules->window_rows || partition->bytes * 16 >= rules->window_bytes);
+}
+
+/* When reading stopped for a partition in doubt: when it is known to stand. */
+int64_t
+relay_doubt_ends(const RelayRules *rules, int64_t now)
+{
+	int			place = rules->doubtful_place;
+
+	if (place == NONE || !relay_in_doubt(rules, place, now))
+		return now;
+	return rules->entry[rules->partition[place].flight.first].since + FRESH;
+}
+
 /*
  * Whether a partition that stands has its share of the window: a quarter, or three
  * quarters while no other moves; and its topic a half.  All that stand have a half
- * together.  So a leader that is away never has all of it.
+ * together, and nothing of the last quarter.  So a leader that is away never has
+ * all of it.
  */
 static bool
 has_share(const RelayRules *rules, int place, int64_t now, int parts)
@@ -126,6 +168,8 @@ has_share(const RelayRules *rules, int place, int64_t now, int parts)
 
 	if (!stands(rules, partition, now))
 		return false;
+	if (reserve_is_left(rules))
+		return true;
 	if (quarters == 1 && rules->standing > 2)
 		sharers = rules->standing;
 	if ((int64_t) partition->in_flight * 2 * sharers * parts >= (int64_t) rules->window_rows * quarters ||

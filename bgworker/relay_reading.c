@@ -50,20 +50,29 @@ relay_rules_committing(RelayRules *rules, int leaf, int64_t seq)
 	rules->any_late = true;
 }
 
+/* When there is something to read, as far as is known now; RELAY_NEVER: there isn't. */
+static int64_t
+read_at(const RelayRules *rules, int64_t now)
+{
+	int64_t		at = relay_doubt_ends(rules, now);
+
+	if (rules->holds_wanted)
+		return rules->read_not_before;
+	if (at < rules->read_not_before)
+		at = rules->read_not_before;
+	if (rules->stream != RELAY_STREAM_OPEN || relay_window_full(rules))
+		return RELAY_NEVER;
+	for (int i = 0; i < RELAY_LEAVES; i++)
+		if (rules->leaf[i].state != RELAY_LEAF_CLEAN)
+			return at;
+	return RELAY_NEVER;
+}
+
 /* Whether there is something to read now. */
 bool
 relay_rules_wants_read(const RelayRules *rules, int64_t now)
 {
-	if (rules->read_not_before > now)
-		return false;
-	if (rules->holds_wanted)
-		return true;
-	if (rules->stream != RELAY_STREAM_OPEN || relay_window_full(rules))
-		return false;
-	for (int i = 0; i < RELAY_LEAVES; i++)
-		if (rules->leaf[i].state != RELAY_LEAF_CLEAN)
-			return true;
-	return false;
+	return read_at(rules, now) <= now;
 }
 
 /* The lowest seq at which a leaf may have rows to be read. */
@@ -95,6 +104,7 @@ relay_rules_next_read(RelayRules *rules, RelayRead *read)
 	int64_t		from = 0;
 	RelayLeaf  *leaf;
 
+	rules->doubtful_place = NONE;
 	*read = (RelayRead) {.upto = RELAY_SEQ_MAX,.limit = RELAY_READ_ROWS,.topic = NONE,.key = NONE};
 	for (int i = 0; i < RELAY_LEAVES; i++)
 	{
@@ -258,9 +268,7 @@ relay_rules_wake_at(const RelayRules *rules, int64_t now)
 	at = earlier(at, alone_at(rules, now));
 	if (rules->in_flight > 0)
 		at = earlier(at, rules->look_at);
-	if (relay_rules_wants_read(rules, RELAY_NEVER))
-		at = earlier(at, rules->read_not_before);
-	return at;
+	return earlier(at, read_at(rules, now));
 }
 
 /* Whether something was refused, and has not gone through since. */

@@ -85,7 +85,7 @@ relay_rules_forget(RelayRules *rules)
 		relay_list_init(&partition->flight);
 	}
 	rules->nslow = 0;
-	rules->stored_place = rules->stuck_place = NONE;
+	rules->stored_place = rules->stuck_place = rules->doubtful_place = NONE;
 	rules->stuck_wait = rules->stuck_after;
 	rules->returned.any = false;
 	relay_list_init(&rules->unnoted);
@@ -157,7 +157,8 @@ spread(RelayRules *rules, int topic, int64_t now)
 			}
 		}
 		place = relay_place(rules, topic, t->spread);
-		if (!rules->partition[place].behind.any && !relay_over_share(rules, place, now))
+		if (!rules->partition[place].behind.any && !relay_over_share(rules, place, now) &&
+			!relay_in_doubt(rules, place, now))
 			break;
 		t->spread_left = 0;
 	}
@@ -337,6 +338,11 @@ relay_rules_row(RelayRules *rules, const RelayRead *read, RelayRow *row, int64_t
 	{
 		relay_leave_at(rules, place, row);
 		return RELAY_SKIP;
+	}
+	if (relay_in_doubt(rules, place, now))
+	{
+		rules->doubtful_place = place;
+		return RELAY_FULL;
 	}
 	if (row->key != 0)
 	{

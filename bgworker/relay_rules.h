@@ -325,6 +325,7 @@ typedef struct RelayRules
 	bool		met;			/* the row of the last read that goes alone was there, */
 	bool		sent;			/* and was sent */
 	int			nslow;
+	int			doubtful_place; /* partition for which reading stopped, or RELAY_NONE */
 	int			standing;		/* partitions whose rows are not acknowledged, as of: */
 	int64_t		count_at;
 	int			first_ready;

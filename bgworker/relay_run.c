@@ -11,7 +11,8 @@
  * and the file names them.  After the second the relay pauses.
  *
  * Nothing is flushed: the file has to survive the worker, not the machine.  Where
- * the whole server ended, the worker is not to blame, and it does not count.
+ * the whole server ended, or another process died and took the worker along, the
+ * worker is not to blame, and it does not count.
  *
  *-------------------------------------------------------------------------
  */
@@ -26,27 +27,23 @@
 
 #include "relay_run.h"
 
+/* the first character of the file: who is to blame for the end of the run */
+#define WORKER		'w'
+#define ANOTHER		'a'
+
 static int	unclean = 0;		/* ends before this run */
 static bool careful = false;
-static bool written = false;	/* the file is this run's */
-
-static void
-file_name(char *name, size_t size)
-{
-	snprintf(name, size, "idem_relay.%u", MyDatabaseId);
-}
+static volatile bool written = false;	/* the file is this run's */
+static char name[64] = "";		/* of the file, in the data folder */
 
 /* Writes the file anew. */
 static void
 write_file(void)
 {
-	char		name[MAXPGPATH];
-	FILE	   *file;
+	FILE	   *file = AllocateFile(name, PG_BINARY_W);
 
-	file_name(name, sizeof(name));
-	file = AllocateFile(name, PG_BINARY_W);
 	if (file == NULL ||
-		fprintf(file, INT64_FORMAT " %d\n", (int64) PgStartTime, unclean) < 0 || FreeFile(file) != 0)
+		fprintf(file, "%c" INT64_FORMAT " %d\n", WORKER, (int64) PgStartTime, unclean) < 0 || FreeFile(file) != 0)
 		ereport(LOG,
 				(errcode_for_file_access(),
 				 errmsg("could not write file \"%s\": %m", name)));
@@ -56,25 +53,24 @@ write_file(void)
 static int
 read_file(char *rows, size_t size)
 {
-	char		name[MAXPGPATH];
 	FILE	   *file;
+	char		blame;
 	int64		started;
 	int			ends = 0;
 	int			n;
 
 	rows[0] = '\0';
-	file_name(name, sizeof(name));
 	file = AllocateFile(name, PG_BINARY_R);
 	if (file == NULL)
 		return 0;
-	if (fscanf(file, INT64_FORMAT " %d\n", &started, &n) == 2 && started == (int64) PgStartTime)
+	if (fscanf(file, "%c" INT64_FORMAT " %d\n", &blame, &started, &n) == 3 && started == (int64) PgStartTime)
 	{
 		size_t		len = fread(rows, 1, size - 1, file);
 
 		while (len > 0 && rows[len - 1] != ';')
 			len--;
 		rows[len > 0 ? len - 1 : 0] = '\0';
-		ends = n + 1;
+		ends = n + (blame == WORKER);
 	}
 	FreeFile(file);
 	return ends;
@@ -87,6 +83,7 @@ read_file(char *rows, size_t size)
 int
 relay_run_begin(char *rows, size_t size)
 {
+	snprintf(name, sizeof(name), "idem_relay.%u", MyDatabaseId);
 	unclean = read_file(rows, size);
 	careful = unclean > 0;
 	return unclean;
@@ -108,13 +105,11 @@ relay_run_busy(void)
 void
 relay_run_row(const RelayRow *row)
 {
-	char		name[MAXPGPATH];
 	char		line[64];
 	int			fd;
 
 	if (!careful)
 		return;
-	file_name(name, sizeof(name));
 	snprintf(line, sizeof(line), "seq " INT64_FORMAT " of outbox_%02d; ", row->seq, row->leaf);
 	fd = OpenTransientFile(name, O_WRONLY | O_APPEND | PG_BINARY);
 	if (fd < 0)
@@ -137,12 +132,23 @@ relay_run_marked(void)
 	write_file();
 }
 
+/*
+ * The worker is ended because another process died.  Called by a signal handler:
+ * nothing but system calls.
+ */
+void
+relay_run_cut(void)
+{
+	int			fd = written ? open(name, O_WRONLY) : -1;
+	char		blame = ANOTHER;
+
+	if (fd >= 0 && pwrite(fd, &blame, 1, 0) == 1)
+		close(fd);
+}
+
 /* An orderly end. */
 void
 relay_run_end(void)
 {
-	char		name[MAXPGPATH];
-
-	file_name(name, sizeof(name));
 	unlink(name);
 }

@@ -21,6 +21,7 @@ extern int	relay_run_begin(char *rows, size_t size);
 extern void relay_run_busy(void);
 extern void relay_run_row(const RelayRow *row);
 extern void relay_run_marked(void);
+extern void relay_run_cut(void);
 extern void relay_run_end(void);
 
 #endif							/* RELAY_RUN_H */

@@ -43,6 +43,8 @@ extern bool relay_passed(const RelayRules *rules, int64_t seq);
 /* partitions, in relay_partitions.c */
 extern int	relay_place(RelayRules *rules, int topic, int32_t number);
 extern bool relay_may_begin(RelayRules *rules, int place, int64_t now);
+extern bool relay_in_doubt(const RelayRules *rules, int place, int64_t now);
+extern int64_t relay_doubt_ends(const RelayRules *rules, int64_t now);
 extern bool relay_over_share(const RelayRules *rules, int place, int64_t now);
 extern void relay_leave_at(RelayRules *rules, int place, const RelayRow *row);
 extern bool relay_left_before(const RelayRules *rules, int topic, int64_t seq);

@@ -916,8 +916,8 @@ COMMENT ON FUNCTION idem.kafka_topic_valid(text) IS 'whether Kafka takes this to
 -- that Kafka doesn't take, both payloads, headers that are not [[name, value],
 -- ...] with names of 1 character or more and values that are strings or null.
 -- It sees every row however it was written (INSERT, COPY, logical replication, a
--- reset by hand), so it remembers the lowest unpublished seq of each leaf until
--- the transaction commits, when the relay is told.
+-- reset by hand), so it remembers the lowest unpublished seq of each leaf, and that
+-- there was a parked row, until the transaction commits, when the relay is told.
 CREATE FUNCTION idem.outbox_valid(seq bigint, slot smallint, published_at timestamptz, parked_at timestamptz,
 	topic text, payload jsonb, payload_bytes bytea, headers jsonb) RETURNS boolean
 	AS 'MODULE_PATHNAME', 'outbox_valid'
@@ -956,6 +956,24 @@ CREATE TABLE idem.outbox (
 -- predicate: marks then are HOT updates.
 CREATE INDEX outbox_event_id ON idem.outbox (event_id);
 CREATE INDEX outbox_parked ON idem.outbox (parked_at) WHERE parked_at IS NOT NULL;
+
+-- idem.parked_deleted() -> trigger
+--
+-- Tells the relay, when the transaction commits, that parked rows are gone, which
+-- held their keys.
+CREATE FUNCTION idem.parked_deleted() RETURNS trigger
+	AS 'MODULE_PATHNAME', 'parked_deleted'
+	LANGUAGE C VOLATILE;
+COMMENT ON FUNCTION idem.parked_deleted() IS 'makes the relay let go the keys of parked rows that are deleted';
+
+-- ALWAYS, so that logical replication's apply worker fires it.  (None for UPDATE:
+-- marks are written through the access method only while there is none.)
+CREATE TRIGGER parked_deleted AFTER DELETE ON idem.outbox
+	FOR EACH ROW WHEN (OLD.parked_at IS NOT NULL) EXECUTE FUNCTION idem.parked_deleted();
+CREATE TRIGGER parked_truncated AFTER TRUNCATE ON idem.outbox
+	FOR EACH STATEMENT EXECUTE FUNCTION idem.parked_deleted();
+ALTER TABLE idem.outbox ENABLE ALWAYS TRIGGER parked_deleted;
+ALTER TABLE idem.outbox ENABLE ALWAYS TRIGGER parked_truncated;
 
 COMMENT ON TABLE idem.outbox IS 'events to publish: written with the business rows, sent to Kafka by the relay';
 COMMENT ON COLUMN idem.outbox.seq IS 'order of publishing within (topic, partition_key)';

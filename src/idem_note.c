@@ -40,7 +40,7 @@
 static uint64 noted_leaves = 0; /* bit n: leaf n has a noted seq */
 static uint64 noted_hint[IDEM_LEAVES];
 static bool noted_sweep = false;
-static bool noted_topics = false;
+static bool noted_holds = false;
 
 static ProcessUtility_hook_type prev_ProcessUtility_hook = NULL;
 
@@ -54,22 +54,31 @@ lower_hint(pg_atomic_uint64 *hint, uint64 value)
 		;
 }
 
-/* Announces a transaction that is about to commit. */
+/* Announces that rows of some leaves may become visible, the lowest with this hint. */
 static void
-announce(void)
+announce(uint64 leaves, uint64 lowest)
 {
 	IdemCommitting *committing = idem_my_committing();
-	uint64		lowest = IDEM_NO_HINT;
 
 	if (committing == NULL)
 		return;
-	for (int leaf = 0; leaf < IDEM_LEAVES; leaf++)
-		if (noted_leaves & (UINT64CONST(1) << leaf))
-			lowest = Min(lowest, noted_hint[leaf]);
 	committing->database = MyDatabaseId;
 	pg_atomic_write_u64(&committing->hint, lowest);
 	pg_write_barrier();
-	pg_atomic_write_u64(&committing->leaves, noted_leaves);
+	pg_atomic_write_u64(&committing->leaves, leaves);
+}
+
+/* Announces a transaction that is about to commit. */
+static void
+announce_noted(void)
+{
+	uint64		lowest = IDEM_NO_HINT;
+
+	for (int leaf = 0; leaf < IDEM_LEAVES; leaf++)
+		if (noted_leaves & (UINT64CONST(1) << leaf))
+			lowest = Min(lowest, noted_hint[leaf]);
+	if (noted_leaves != 0)
+		announce(noted_leaves, lowest);
 }
 
 /* Takes the announcement back, when the transaction has ended. */
@@ -97,8 +106,8 @@ tell_relay(void)
 			lower_hint(&relay->hint[leaf], noted_hint[leaf]);
 	if (noted_sweep)
 		pg_atomic_write_u32(&relay->sweep, 1);
-	if (noted_topics)
-		pg_atomic_write_u32(&relay->topics_changed, 1);
+	if (noted_holds)
+		pg_atomic_write_u32(&relay->holds_changed, 1);
 
 	/* what was written above must be seen by a worker that finds itself woken */
 	pg_write_barrier();
@@ -163,17 +172,22 @@ static void
 xact_callback(XactEvent event, void *arg)
 {
 	(void) arg;
-	if (noted_leaves == 0 && !noted_sweep && !noted_topics)
+	if (noted_leaves == 0 && !noted_sweep && !noted_holds)
 		return;
 	if (am_relay())
+	{
 		noted_leaves = 0;
+		noted_holds = false;
+	}
 	switch (event)
 	{
 		case XACT_EVENT_PRE_PREPARE:
 			before_prepare();
 			return;
 		case XACT_EVENT_PRE_COMMIT:
-			announce();
+			if (noted_sweep)
+				IDEM_TEST_POINT("sweep-noted");
+			announce_noted();
 			return;
 		case XACT_EVENT_COMMIT:
 			tell_relay();
@@ -187,28 +201,38 @@ xact_callback(XactEvent event, void *arg)
 	end_announcement();
 	noted_leaves = 0;
 	noted_sweep = false;
-	noted_topics = false;
+	noted_holds = false;
 }
 
-/* Whether a statement does to the outbox what no CHECK can note. */
+/* Whether rows become visible, maybe of another session. */
 static bool
-needs_sweep(Node *statement)
+commits_prepared(Node *statement)
 {
-	/* rows become visible, maybe of another session */
-	if (IsA(statement, TransactionStmt))
-		return castNode(TransactionStmt, statement)->kind == TRANS_STMT_COMMIT_PREPARED;
-	/* the outbox may be gone */
+	return IsA(statement, TransactionStmt) &&
+		castNode(TransactionStmt, statement)->kind == TRANS_STMT_COMMIT_PREPARED;
+}
+
+/* Whether the outbox may be gone. */
+static bool
+drops_extension(Node *statement)
+{
 	return IsA(statement, DropStmt) && castNode(DropStmt, statement)->removeType == OBJECT_EXTENSION;
 }
 
-/* Asks for a sweep with the commit of such a statement. */
+/*
+ * Asks for a sweep with the commit of a statement that does to the outbox what no
+ * CHECK can note.  A prepared transaction is visible before that commit, and
+ * nobody knows which rows it wrote: so all are announced.
+ */
 static void
 utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 			 ProcessUtilityContext context, ParamListInfo params,
 			 QueryEnvironment *queryEnv, DestReceiver *dest, QueryCompletion *qc)
 {
-	if (needs_sweep(pstmt->utilityStmt))
+	if (commits_prepared(pstmt->utilityStmt) || drops_extension(pstmt->utilityStmt))
 		noted_sweep = true;
+	if (commits_prepared(pstmt->utilityStmt))
+		announce(PG_UINT64_MAX, 0);
 
 	if (prev_ProcessUtility_hook)
 		prev_ProcessUtility_hook(pstmt, queryString, readOnlyTree, context,
@@ -228,11 +252,14 @@ idem_note_init(void)
 	ProcessUtility_hook = utility_hook;
 }
 
-/* Has the relay look at the settings of topics when the transaction commits. */
+/*
+ * Has the relay look at the settings of topics and at parked rows when the
+ * transaction commits: other keys than before may be held.
+ */
 void
-idem_note_topics(void)
+idem_note_holds(void)
 {
-	noted_topics = true;
+	noted_holds = true;
 }
 
 /*
@@ -242,7 +269,8 @@ idem_note_topics(void)
 void
 idem_note_row(int64 seq, int leaf)
 {
-	uint64		hint = idem_hint_from_seq(seq);
+	/* the highest seq would look like no hint at all */
+	uint64		hint = Min(idem_hint_from_seq(seq), IDEM_NO_HINT - 1);
 	uint64		bit;
 
 	if (leaf < 0 || leaf >= IDEM_LEAVES)

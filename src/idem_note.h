@@ -10,6 +10,6 @@
 
 extern void idem_note_init(void);
 extern void idem_note_row(int64 seq, int leaf);
-extern void idem_note_topics(void);
+extern void idem_note_holds(void);
 
 #endif							/* IDEM_NOTE_H */

@@ -8,6 +8,7 @@
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
+#include "commands/trigger.h"
 #include "common/cryptohash.h"
 #include "common/hashfn.h"
 #include "common/sha2.h"
@@ -119,8 +120,8 @@ check_event(int sqlstate, text *topic, bool both_payloads, Jsonb *headers)
  *				headers) -> true
  *
  * The CHECK of the outbox: refuses a row that is no event (23514), and notes an
- * unpublished one for the relay (idem_note.c).  It is one function, since the
- * server parses the expressions of a table's CHECKs for each statement.
+ * unpublished or a parked one for the relay (idem_note.c).  It is one function,
+ * since the server parses the expressions of a table's CHECKs for each statement.
  */
 PG_FUNCTION_INFO_V1(outbox_valid);
 Datum
@@ -132,7 +133,27 @@ outbox_valid(PG_FUNCTION_ARGS)
 					PG_ARGISNULL(7) ? NULL : PG_GETARG_JSONB_P(7));
 	if (PG_ARGISNULL(2) && PG_ARGISNULL(3) && !PG_ARGISNULL(0) && !PG_ARGISNULL(1))
 		idem_note_row(PG_GETARG_INT64(0), PG_GETARG_INT16(1));
+	if (!PG_ARGISNULL(3))
+		idem_note_holds();
 	PG_RETURN_BOOL(true);
+}
+
+/*
+ * parked_deleted() -> trigger
+ *
+ * Trigger of the outbox, for DELETE of a parked row and for TRUNCATE: the relay,
+ * once the transaction has committed, lets the keys go that such rows held.
+ */
+PG_FUNCTION_INFO_V1(parked_deleted);
+Datum
+parked_deleted(PG_FUNCTION_ARGS)
+{
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("parked_deleted() must be called as a trigger")));
+	idem_note_holds();
+	return PointerGetDatum(NULL);
 }
 
 /* Refuses arguments that no row of the outbox could hold. */

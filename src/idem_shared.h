@@ -60,8 +60,8 @@ typedef struct IdemRelay
 	/* set by backends, cleared by the worker: read the whole outbox */
 	pg_atomic_uint32 sweep;
 
-	/* set by backends, cleared by the worker: idem.topic has changed */
-	pg_atomic_uint32 topics_changed;
+	/* set by backends, cleared by the worker: idem.topic or parked rows have changed */
+	pg_atomic_uint32 holds_changed;
 
 	/* oid of idem.topic, 0 until the worker has read it; written by the worker */
 	pg_atomic_uint32 topic_table;

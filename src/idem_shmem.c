@@ -52,7 +52,7 @@ init_relay(IdemRelay *relay)
 	for (int leaf = 0; leaf < IDEM_LEAVES; leaf++)
 		pg_atomic_init_u64(&relay->hint[leaf], IDEM_NO_HINT);
 	pg_atomic_init_u32(&relay->sweep, 0);
-	pg_atomic_init_u32(&relay->topics_changed, 0);
+	pg_atomic_init_u32(&relay->holds_changed, 0);
 	pg_atomic_init_u32(&relay->topic_table, InvalidOid);
 	pg_atomic_init_u32(&relay->woken, 0);
 	SpinLockInit(&relay->mutex);

@@ -32,6 +32,6 @@ topic_changed(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 				 errmsg("topic_changed() must be called as a trigger")));
 	CacheInvalidateRelcache(((TriggerData *) fcinfo->context)->tg_relation);
-	idem_note_topics();
+	idem_note_holds();
 	return PointerGetDatum(NULL);
 }

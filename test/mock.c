@@ -4,6 +4,8 @@
  *
  *	push ERROR COUNT	the next COUNT produce requests get this error
  *	clear				the rest of them do not
+ *	topic NAME COUNT	makes one more topic, with so many partitions
+ *	rtt MILLISECONDS	each answer takes so long
  *
  * Usage: mock TOPIC PARTITIONS
  */
@@ -61,6 +63,10 @@ main(int argc, char **argv)
 	{
 		if (sscanf(text, "push %99s %d", name, &count) == 2)
 			push(cluster, name, count);
+		else if (sscanf(text, "topic %99s %d", name, &count) == 2)
+			rd_kafka_mock_topic_create(cluster, name, count, 1);
+		else if (sscanf(text, "rtt %d", &count) == 1)
+			rd_kafka_mock_broker_set_rtt(cluster, 1, count);
 		else
 			rd_kafka_mock_clear_request_errors(cluster, PRODUCE);
 		puts("ok");

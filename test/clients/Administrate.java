@@ -8,7 +8,8 @@
  *	create TOPIC PARTITIONS REPLICAS [NAME=VALUE]...
  *	delete TOPIC
  *	set TOPIC NAME=VALUE...
- *	deny OPERATION TOPIC		takes a right from everybody
+ *	deny OPERATION TOPIC		takes a right from everybody; on all topics (*), or on
+ *								the cluster (kafka-cluster)
  *	allow OPERATION TOPIC		gives it back
  *	partitions TOPIC COUNT
  *	truncate TOPIC				deletes all records
@@ -47,10 +48,19 @@ class Administrate {
         return settings;
     }
 
-    static AclBinding denial(String operation, String topic) {
+    static AclBinding rule(String operation, String name, AclPermissionType type) {
+        ResourceType resource = name.equals("kafka-cluster") ? ResourceType.CLUSTER : ResourceType.TOPIC;
         return new AclBinding(
-            new ResourcePattern(ResourceType.TOPIC, topic, PatternType.LITERAL),
-            new AccessControlEntry("User:*", "*", AclOperation.fromString(operation), AclPermissionType.DENY));
+            new ResourcePattern(resource, name, PatternType.LITERAL),
+            new AccessControlEntry("User:*", "*", AclOperation.fromString(operation), type));
+    }
+
+    /* A right that is taken; the others stay, also where one rule would take them all. */
+    static List<AclBinding> denial(String operation, String name) {
+        AclBinding denied = rule(operation, name, AclPermissionType.DENY);
+        if (name.equals("kafka-cluster") || name.equals("*"))
+            return List.of(rule("ALL", name, AclPermissionType.ALLOW), denied);
+        return List.of(denied);
     }
 
     static void set(Admin admin, String topic, Map<String, String> settings) throws Exception {
@@ -75,8 +85,9 @@ class Administrate {
                     .configs(settings(words.subList(4, words.size()))))).all().get();
             case "delete" -> admin.deleteTopics(List.of(name)).all().get();
             case "set" -> set(admin, name, settings(words.subList(2, words.size())));
-            case "deny" -> admin.createAcls(List.of(denial(name, words.get(2)))).all().get();
-            case "allow" -> admin.deleteAcls(List.of(denial(name, words.get(2)).toFilter())).all().get();
+            case "deny" -> admin.createAcls(denial(name, words.get(2))).all().get();
+            case "allow" -> admin.deleteAcls(
+                denial(name, words.get(2)).stream().map(AclBinding::toFilter).toList()).all().get();
             case "partitions" -> admin.createPartitions(
                 Map.of(name, NewPartitions.increaseTo(Integer.parseInt(words.get(2))))).all().get();
             case "truncate" -> truncate(admin, name);

@@ -5,11 +5,11 @@
 use strict;
 use warnings FATAL => 'all';
 
-use IPC::Run ();
 use PostgreSQL::Test::Utils;
 use Test::More;
 
 use Idem::Cluster;
+use Idem::Mock;
 use Idem::Wait;
 
 # Names and classes, from the README; the library's own errors have an underscore.
@@ -22,29 +22,8 @@ foreach my $row (split /\n/, $table)
 	$errors{$_} = $class foreach grep { !/^_/ } $names =~ /`(\w+)`/g;
 }
 
-my $program = PostgreSQL::Test::Utils::tempdir() . '/mock';
-my $flags = `pkg-config --cflags --libs rdkafka`;
-my $said = '';
-IPC::Run::run([ 'cc', '-Wall', '-Wextra', '-Werror', '-o', $program, 'test/mock.c', split ' ', $flags ], '>&', \$said) or BAIL_OUT("test/mock.c: $said");
-my ($in, $out) = ('', '');
-my $mock = IPC::Run::start([ 'setpriv', '--pdeathsig', 'KILL', $program, 't', 2 ], '<', \$in, '>', \$out, '2>', '/dev/null', IPC::Run::timeout(300));
-$mock->pump until $out =~ /\n/;
-my $address = $out =~ s/\n//r;
-
-sub mock
-{
-	my ($command) = @_;
-
-	($in, $out) = ("$command\n", '');
-	$mock->pump until $out =~ /ok\n/;
-	return;
-}
-
-{
-	package Mock;
-	sub brokers { return $address }
-}
-my $node = Idem::Cluster->start_new('main', kafka => bless {}, 'Mock');
+my $mock = Idem::Mock->new('t', 2);
+my $node = Idem::Cluster->start_new('main', kafka => $mock);
 $node->wait_state('running');
 $node->emit('t', key => 'first', payload => '1');
 $node->wait_published;
@@ -53,10 +32,10 @@ foreach my $error (sort { $errors{$a} cmp $errors{$b} || $a cmp $b } keys %error
 {
 	my $failed = $node->relay_status->{failed};
 
-	mock("push $error 1");
+	$mock->say("push $error 1");
 	$node->emit('t', key => $error, payload => '1');
 	$node->wait_published;
-	mock('clear');
+	$mock->say('clear');
 	my $row = ($node->rows("SELECT attempts, parked_at, last_error, kafka_offset FROM idem.outbox WHERE partition_key = '$error'"))[0];
 	is($row->{attempts}, 0, "$error ($errors{$error}): no attempt is used") unless $errors{$error} eq 'row';
 	is($row->{parked_at}, undef, "$error ($errors{$error}): the row is not parked");
@@ -68,21 +47,21 @@ foreach my $case ([ 'TOPIC_AUTHORIZATION_FAILED', 'waiting' ], [ 'INVALID_RECORD
 {
 	my ($error, $fate) = @$case;
 
-	mock("push $error 1000");
+	$mock->say("push $error 1000");
 	$node->emit('t', key => "again $error", payload => '1');
 	if ($fate eq 'parked')
 	{
 		wait_until("$error: the row is parked",
 			sub { return $node->value("SELECT count(*) FROM idem.outbox WHERE partition_key = 'again $error' AND parked_at IS NOT NULL AND attempts = 5 AND last_error <> ''") eq '1' });
 		pass("$error: the row is parked after five attempts");
-		mock('clear');
+		$mock->say('clear');
 	}
 	else
 	{
 		wait_until("$error: it has been tried three times",
 			sub { my $seen = $node->relay_status->{failed}; return ($seen >= 3, $seen) });
 		is($node->value('SELECT count(*) FROM idem.outbox WHERE attempts > 0 AND published_at IS NULL OR parked_at IS NOT NULL'), 0, "$error: no attempt is used");
-		mock('clear');
+		$mock->say('clear');
 		$node->wait_published;
 		pass("$error: the row arrives when it is over");
 	}
@@ -91,5 +70,4 @@ $node->emit('t', key => 'last', payload => '1');
 $node->wait_published;
 
 $node->stop;
-$mock->kill_kill;
 done_testing;

@@ -227,5 +227,9 @@ SELECT length(payload->>'text') AS payload, s.n_tup_upd - c.n_tup_upd AS marked,
 COMMIT;
 SELECT count(*) FROM idem.outbox WHERE topic = 'marked' AND published_at IS NOT NULL;
 
+-- triggers: on each leaf, and whatever session_replication_role is
+SELECT tgname, tgenabled, count(*) FROM pg_trigger
+ WHERE tgrelid::regclass::text LIKE 'idem.outbox%' GROUP BY 1, 2 ORDER BY 1;
+
 DELETE FROM idem.outbox;
 DELETE FROM idem.outbox_once;

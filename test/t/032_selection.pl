@@ -32,6 +32,7 @@ my %ways = (
 	'COPY with seq' => [ q{COPY idem.outbox (seq, topic, event_type, payload) FROM PROGRAM $$seq -f '%.0f	t	COPY with seq	1' 500000 500099$$}, 100 ],
 	'lower seq' => [ q{INSERT INTO idem.outbox (seq, topic, event_type, payload) VALUES (1, 't', 'lower seq', '1'), (-5, 't', 'lower seq', '1'), (0, 't', 'lower seq', '1')}, 3 ],
 	'higher seq' => [ q{INSERT INTO idem.outbox (seq, topic, event_type, payload) VALUES (9000000000, 't', 'higher seq', '1')}, 1 ],
+	'highest seq' => [ q{INSERT INTO idem.outbox (seq, topic, event_type, payload) VALUES (9223372036854775807, 't', 'highest seq', '1')}, 1 ],
 	'below the higher seq' => [ q{INSERT INTO idem.outbox (seq, topic, event_type, payload) VALUES (8999999999, 't', 'below the higher seq', '1')}, 1 ],
 	'another leaf' => [ q{INSERT INTO idem.outbox (topic, event_type, payload, slot) SELECT 't', 'another leaf', to_jsonb(i), i FROM generate_series(0, 63) AS i}, 64 ],
 	'savepoints' => [ q{BEGIN;
@@ -97,6 +98,26 @@ wait_until('the later row is published',
 $late->query('COMMIT');
 $expected{cached} = 4;
 $node->wait_published;
+
+# A prepared transaction is visible a moment before the relay can be told of it.
+# Rows of a key that were written in that moment don't go before its own.
+my $locker = $node->session;
+$locker->query(q{SELECT pg_advisory_lock(7357, hashtext('sweep-noted'))});
+$node->set('idem.test_points' => 'sweep-noted=wait');
+wait_until('the setting has arrived', sub { return $late->query('SHOW idem.test_points') ne '' });
+$early->query(q{BEGIN; INSERT INTO idem.outbox (seq, topic, partition_key, event_type, payload) VALUES (-5000, 't', 'k', 'visible', '1'); PREPARE TRANSACTION 'v'});
+$late->send(q{COMMIT PREPARED 'v'});
+wait_until('it is visible', sub { return $node->value(q{SELECT count(*) FROM idem.outbox WHERE event_type = 'visible'}) eq '1' });
+$early->query(q{INSERT INTO idem.outbox (topic, partition_key, event_type, payload) VALUES ('t', 'k', 'visible', '2')});
+wait_until('the later row is published',
+	sub { return $node->value(q{SELECT count(*) FROM idem.outbox WHERE payload = '2' AND event_type = 'visible' AND published_at IS NOT NULL}) eq '1' });
+$locker->quit;
+$late->answer;
+$node->reset('idem.test_points');
+$node->wait_published;
+is($node->value(q{SELECT string_agg(payload::text, ' ' ORDER BY kafka_offset) FROM idem.outbox WHERE event_type = 'visible'}), '1 2',
+	'rows of a prepared transaction go before those that were written when it was visible');
+$expected{visible} = 2;
 
 # Many sessions, half of whose transactions are rolled back, with savepoints.
 my $script = PostgreSQL::Test::Utils::tempdir() . '/mixed.sql';

@@ -10,6 +10,7 @@ use Test::More;
 use Idem::Cluster;
 use Idem::Events;
 use Idem::Kafka;
+use Idem::Process;
 use Idem::Wait;
 
 my $window = 2500;
@@ -19,6 +20,7 @@ $kafka->create_topic('small', 3, 'max.message.bytes' => 50_000);
 $kafka->create_topic('shrunk', 1);
 $kafka->create_topic('compacted', 2, 'cleanup.policy' => 'compact');
 $kafka->create_topic('plain', 2);
+$kafka->create_topic('roomy', 1, 'max.message.bytes' => 20_000_000);
 my $node = Idem::Cluster->start_new('main', kafka => $kafka);
 $node->wait_state('running');
 
@@ -68,7 +70,10 @@ $node->value($_) foreach (
 	qq{INSERT INTO idem.outbox (topic, partition_key, payload, payload_bytes) VALUES
 		('plain', 'before', '1', NULL), ('plain', 'two megabytes', NULL, decode(repeat('ab', 2000000), 'hex')),
 		('plain', 'huge JSON', '$huge', NULL), ('plain', 'after', '1', NULL)});
-wait_done($_) foreach qw(one small shrunk compacted plain);
+# Large in the table and small as text, large in both, and larger than all may be.
+$node->value(q{INSERT INTO idem.outbox (topic, partition_key, payload) SELECT 'roomy', 'many numbers', jsonb_agg(i % 10) FROM generate_series(1, 1500000) AS i});
+$node->value(q{INSERT INTO idem.outbox (topic, partition_key, payload_bytes) VALUES ('roomy', 'ten megabytes', decode(repeat('ab', 10000000), 'hex')), ('roomy', 'a lot', convert_to(repeat('z', 200000000), 'UTF8'))});
+wait_done($_) foreach qw(one small shrunk compacted plain roomy);
 
 # One bad row among 1,000 of as many keys.
 delivered_ok(compare($node, $kafka, 'one'), 'one of 1,000', rows => 1000, published => 999, parked => 1, repeats => $window);
@@ -94,6 +99,10 @@ like(parked('compacted'), qr/^no key: /, 'compacted: the row without a key is pa
 delivered_ok(compare($node, $kafka, 'plain'), 'plain', rows => 4, published => 2, parked => 2, repeats => $window);
 like(parked('plain'), qr/^two megabytes: .*(?:large|size).*\nhuge JSON: .*large/i, 'plain: each is parked with its reason');
 
+is(parked('roomy'), 'a lot: payload of an event is too large to be sent', 'roomy: what is larger than 16 MB is parked');
+delivered_ok(compare($node, $kafka, 'roomy'), 'roomy', rows => 3, published => 2, parked => 1, repeats => 3);
+cmp_ok(memory_of($node->relay_status->{pid}), '<', 100_000, 'the worker is small after that');
+
 # A parked row holds its key, and no other, also over a restart.
 $node->emit('plain', key => 'two megabytes', payload => '"behind"');
 $node->emit('plain', key => 'next', payload => '"next"');
@@ -105,11 +114,38 @@ wait_until('the row of another key is published',
 	sub { return $node->value(q{SELECT count(*) FROM idem.outbox WHERE partition_key = 'after the restart' AND published_at IS NOT NULL}) eq '1' });
 is($node->value(q{SELECT count(*) FROM idem.outbox WHERE payload = '"behind"' AND published_at IS NULL}), 1, 'the row behind it waits, also after a restart');
 
+# A parked row lets its key go when it is given up by hand, in whatever way; and one
+# that is parked by hand holds it.
+sub left { return $node->value(q{SELECT count(*) FROM idem.outbox WHERE topic = 'one' AND published_at IS NULL AND parked_at IS NULL}) }
+sub held_keys { return $node->value('SELECT held_keys FROM idem.relay_status') }
+
+my $held = held_keys();
+$node->value(q{INSERT INTO idem.outbox (topic, partition_key, payload, parked_at, last_error)
+	SELECT 'one', 'by-hand-' || i, '1', now(), 'by hand' FROM generate_series(1, 2) AS i});
+wait_until('the keys of rows that are parked by hand are held', sub { my $n = held_keys(); return ($n == $held + 2, $n) });
+$node->value(q{INSERT INTO idem.outbox (topic, partition_key, payload) VALUES ('one', 'key-500', '1'), ('one', 'by-hand-1', '1'), ('one', 'by-hand-2', '1'), ('one', 'key-501', '1')});
+wait_until('the row of another key is published', sub { my $n = left(); return ($n eq '3', $n) });
+$node->value(q{DELETE FROM idem.outbox WHERE partition_key = 'key-500' AND parked_at IS NOT NULL});
+wait_until('the row behind one that is deleted is published', sub { my $n = left(); return ($n eq '2', $n) });
+$node->value(q{UPDATE idem.outbox SET published_at = now() WHERE partition_key = 'by-hand-1' AND parked_at IS NOT NULL});
+wait_until('the row behind one that is marked by hand is published', sub { my $n = left(); return ($n eq '1', $n) });
+$node->value(q{BEGIN; DELETE FROM idem.outbox WHERE partition_key = 'by-hand-2' AND parked_at IS NOT NULL; PREPARE TRANSACTION 'give up'});
+$node->value(q{COMMIT PREPARED 'give up'});
+wait_until('the row behind one whose deletion was prepared is published', sub { my $n = left(); return ($n eq '0', $n) });
+pass('keys of parked rows that are deleted or marked by hand are let go');
+
 # With another policy it goes on.
 $node->value(q{INSERT INTO idem.topic (topic, on_failure) VALUES ('plain', 'skip')});
 wait_done('plain');
 pass('it goes out when the policy of the topic is skip');
 is($node->value(q{SELECT to_jsonb(s) ->> 'order_violations' FROM idem.relay_status AS s}), 0, 'no violation of the order');
+
+$node->value(q{DELETE FROM idem.topic});
+$node->value(q{INSERT INTO idem.outbox (topic, partition_key, parked_at) VALUES ('one', 'held', now())});
+wait_until('keys are held', sub { my $n = held_keys(); return ($n > 1, $n) });
+$node->value('TRUNCATE idem.outbox');
+wait_until('TRUNCATE lets all keys go', sub { my $n = held_keys(); return ($n == 0, $n) });
+pass('TRUNCATE lets all keys go');
 
 $node->stop;
 done_testing;

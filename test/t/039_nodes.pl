@@ -103,6 +103,79 @@ cmp_ok($seconds, '<', 9, 'a leader that stands still: rows of the others do not 
 $kafka->thaw($leader);
 all_arrived('a leader that stood still', 4 * $window);
 
+# A topic without replicas: the partitions of a leader that is away have none until
+# it is back.  Those of the others keep their pace, and in the first moments, when
+# nobody can know yet, its rows don't fill the window.
+$kafka->administrate('create', 'single', 6, 1, 'min.insync.replicas=1');
+my @leaders = wait_until('each partition has a leader', sub { return eval { [ map { $kafka->leader('single', $_) } 0 .. 5 ] } // 0 })->@*;
+
+# Rows of 60 keys in turn, or of one.
+sub write_single
+{
+	my ($type, $count, $key) = @_;
+
+	$key //= q{'key-' || i % 60};
+	$node->value("INSERT INTO idem.outbox (topic, partition_key, event_type, payload) SELECT 'single', $key, '$type', to_jsonb(repeat('x', 300)) FROM generate_series(1, $count) AS i");
+	return;
+}
+
+write_single('first', 6000);
+$node->wait_published;
+my %in = map { $_->{partition_key} => $_->{kafka_partition} } $node->rows(q{SELECT DISTINCT partition_key, kafka_partition FROM idem.outbox WHERE topic = 'single'});
+my $gone = $leaders[0];
+my ($stands) = grep { $in{$_} == 0 } sort keys %in;
+my @moving = grep { $leaders[ $in{$_} ] != $gone } sort keys %in;
+my $moving = "'{" . join(',', @moving) . "}'::text[]";
+
+# Writes rows, and waits for those of the other leaders: by the relay's figure, since
+# to count them would cost what is measured.
+sub write_and_wait
+{
+	my ($type, @rows) = @_;
+	my $before = $node->relay_status->{published};
+
+	write_single($type, @rows);
+	my $expected = $before + $node->value("SELECT count(*) FROM idem.outbox WHERE event_type = '$type' AND partition_key = ANY ($moving)");
+	wait_until("$type: the rows of the other leaders are published", sub { my $seen = $node->relay_status; return ($seen->{published} >= $expected, { %$seen, expected => $expected }) });
+	return;
+}
+
+# The best of three: rows of these leaders that are published in a second.
+sub pace
+{
+	my ($name) = @_;
+	my $best = 0;
+
+	foreach my $round (1 .. 3)
+	{
+		write_and_wait("$name $round", 30_000);
+		my $pace = $node->value("SELECT count(*) / extract(epoch FROM max(published_at) - min(published_at)) FROM idem.outbox WHERE event_type = '$name $round' AND partition_key = ANY ($moving)");
+		$best = $pace if $pace > $best;
+	}
+	return $best;
+}
+
+my $usual = pace('all are there');
+foreach my $case ([ frozen => 'freeze' ], [ killed => 'kill9' ])
+{
+	my ($name, $go) = @$case;
+
+	$kafka->$go($gone);
+	write_single("$name, its rows", 2 * $window, "'$stands'");
+	wait_until("$name: its rows are in flight", sub { my $seen = $node->relay_status; return ($seen->{in_flight} > $window / 2, $seen) });
+	my $first = seconds_of(sub { write_and_wait("$name, first moments", 1000, "'$moving[0]'") });
+	cmp_ok($first, '<', 5, sprintf '%s: in the first moments others go on (%.1f s)', $name, $first);
+	cmp_ok($node->relay_status->{in_flight}, '<=', $window * 3 / 4, "$name: what stands leaves a quarter of the window");
+	my $pace = pace($name);
+	# a broker that stands still costs more than one that is dead: see the README
+	my $least = $name eq 'killed' ? 0.8 : 0.4;
+	cmp_ok($pace, '>=', $least * $usual, sprintf '%s: the others keep their pace (%.0f rows/s, %.0f usually)', $name, $pace, $usual);
+	$name eq 'frozen' ? $kafka->thaw($gone) : $kafka->start($gone);
+	$node->wait_published(undef, deadline => 120);
+}
+my $single = compare($node, $kafka, 'single');
+delivered_ok($single, 'a topic without replicas', published => $single->{rows}, repeats => 4 * $window);
+
 is($node->relay_status->{pid}, $worker, 'one worker did it all');
 is($node->value(q{SELECT to_jsonb(s) ->> 'order_violations' FROM idem.relay_status AS s}), 0, 'no violation of the order');
 $writer->quit;

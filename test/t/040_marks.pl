@@ -126,6 +126,38 @@ cmp_ok(left(), '>', 0, 'disk full: rows wait for their marks');
 system_or_bail('prlimit', '--pid', $worker, '--fsize=unlimited:unlimited');
 marked_later('disk full');
 
+# The window is what its settings say, and the view shows it: in bytes, and in rows,
+# which bound the repeats when the worker dies with all of it acknowledged.
+sub window_is
+{
+	my ($rows) = @_;
+
+	return wait_until("the view shows a window of $rows rows", sub { my $n = $node->value('SELECT window_rows FROM idem.relay_status'); return ($n eq $rows, $n) });
+}
+
 $_->quit foreach $locker, $holder;
+$node->set('idem.relay_window_rows' => 200, 'idem.relay_window_bytes' => '1MB');
+window_is(200);
+$kafka->freeze;
+write_rows(50, 6250);
+wait_until('large rows are in flight', sub { my $seen = $node->relay_status; return ($seen->{in_flight} > 5, $seen) });
+is(join(' ', grep { $_ > 1 + 1048576 / 100_000 } map { $node->relay_status->{in_flight} } 1 .. 20), '', 'no more rows of 100 kB are in flight than 1 MB has, and one');
+$kafka->thaw;
+$node->wait_published;
+delivered_ok(compare($node, $kafka, 't'), 'a window of 1 MB', rows => $rows, published => $rows, repeats => 0);
+
+$node->value('CREATE TRIGGER refuse BEFORE UPDATE ON idem.outbox FOR EACH ROW EXECUTE FUNCTION refuse()');
+my $read = () = delivered($kafka, 't');
+write_rows(1000);
+wait_until('a window of 200 rows is full of acknowledged ones', sub { my $n = $node->value('SELECT unmarked FROM idem.relay_status'); return ($n == 200, $n) });
+is(scalar(() = delivered($kafka, 't')), $read + 200, 'no more of them were sent');
+kill 'KILL', $worker;
+$node->wait_new_worker($worker);
+$node->wait_up;
+$node->value('DROP TRIGGER refuse ON idem.outbox');
+$node->wait_published;
+window_is(200);
+delivered_ok(compare($node, $kafka, 't'), 'a worker that dies with 200 rows acknowledged', rows => $rows, published => $rows, repeats => 200);
+
 $node->stop;
 done_testing;

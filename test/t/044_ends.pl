@@ -69,6 +69,26 @@ is(published(), 6, 'told to go on, it publishes all');
 my %seen = map { $_->{value} => 1 } read_topic($kafka, 't');
 is_deeply([ sort keys %seen ], [ 0 .. 5 ], 'and Kafka has all');
 
+# Ends that are another's fault don't count: a process that dies takes the worker along.
+$kafka->freeze;
+$node->value(q{SELECT outbox_emit('t', 'k' || i, 'e', to_jsonb(i)) FROM generate_series(6, 8) AS i});
+foreach my $end (1 .. 3)
+{
+	wait_until("rows are in flight for the ${end}th time", sub { my $seen = eval { $node->relay_status->{in_flight} } // 0; return ($seen > 0, $seen) });
+	my $worker = $node->relay_status->{pid};
+	my $session = $node->session;
+
+	kill 'KILL', $session->pid;
+	$node->wait_new_worker($worker);
+	$node->wait_up;
+	$session->quit;
+}
+wait_until('rows are in flight for the last time', sub { my $seen = eval { $node->relay_status } // {}; return (($seen->{in_flight} // 0) > 0, $seen) });
+isnt($node->relay_status->{state}, 'paused', 'three ends that were not the fault of the worker: it goes on');
+$kafka->thaw;
+$node->wait_published;
+is(published(), 9, 'and publishes all');
+
 # The worker of a database that is not there tries less and less often.
 my $before = times_in_log('database "later" does not exist');
 wait_until('the worker of the missing database has tried again', sub { my $n = times_in_log('database "later" does not exist'); return ($n > $before, $n) });

@@ -170,9 +170,9 @@ operator_step(World *world, Random *random)
 	{
 		if (random_chance(random, world->calm ? 0 : 200))
 		{
-			TRACE(world, "row %d is deleted, and a sweep asked for", r);
+			TRACE(world, "row %d is deleted", r);
 			row->deleted = true;
-			world->sweep = true;
+			world->holds = true;
 			wake(world);
 			return;
 		}
@@ -213,6 +213,7 @@ server_crash(World *world)
 	for (int leaf = 0; leaf < RELAY_LEAVES; leaf++)
 		world->hinted[leaf] = false;
 	world->sweep = false;
+	world->holds = false;
 	worker_kill(world);
 }
 

@@ -230,6 +230,9 @@ hear_commits(World *world)
 	if (world->sweep)
 		relay_rules_sweep(&world->rules);
 	world->sweep = false;
+	if (world->holds)
+		world->rules.holds_wanted = true;
+	world->holds = false;
 }
 
 static void

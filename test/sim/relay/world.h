@@ -297,6 +297,7 @@ struct World
 	bool		hinted[RELAY_LEAVES];
 	int64_t		hint[RELAY_LEAVES];
 	bool		sweep;
+	bool		holds;			/* parked rows have changed */
 	bool		latch;
 
 	Topic		topic[MAX_TOPICS];

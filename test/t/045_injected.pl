@@ -1,0 +1,89 @@
+# Errors that no real broker can be made to answer with when a test wants it, from
+# librdkafka's mock broker: a producer that lost its place is made anew, and what was
+# in flight is sent again in order; a slow broker is waited for.
+#
+# (test/long/injected.pl has each error of the README's table.)
+
+use strict;
+use warnings FATAL => 'all';
+
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+use Idem::Cluster;
+use Idem::Events;
+use Idem::Mock;
+use Idem::Wait;
+
+my $window = 2500;
+my $mock = Idem::Mock->new('t', 2);
+my $node = Idem::Cluster->start_new('main', kafka => $mock);
+my $worker = $node->wait_state('running')->{pid};
+my $rows = 0;
+
+sub write_rows
+{
+	my ($count) = @_;
+
+	$node->value(qq{INSERT INTO idem.outbox (topic, partition_key, payload) SELECT 't', 'key-' || i % 20, to_jsonb(i) FROM generate_series(1, $count) AS i});
+	$rows += $count;
+	return;
+}
+
+sub rebuilds { return $node->value('SELECT rebuilds FROM idem.relay_status') }
+
+sub in_order
+{
+	my ($name, $repeats) = @_;
+
+	$node->wait_published;
+	delivered_ok(compare($node, $mock, 't'), $name, rows => $rows, published => $rows, repeats => $repeats);
+	is($node->value('SELECT count(*) FROM idem.outbox WHERE attempts > 0 OR parked_at IS NOT NULL'), 0, "$name: no attempt is used, nothing is parked");
+	return;
+}
+
+write_rows(100);
+in_order('no error', 0);
+
+# Those that end an idempotent producer.  Several requests are under way, so that
+# later ones come to the broker after the one that is answered so.
+foreach my $error (qw(OUT_OF_ORDER_SEQUENCE_NUMBER INVALID_PRODUCER_EPOCH UNKNOWN_PRODUCER_ID PRODUCER_FENCED))
+{
+	my $before = rebuilds();
+
+	$mock->say("push $error 3");
+	write_rows(3000);
+	in_order($error, $window * (1 + rebuilds() - $before));
+	$mock->say('clear');
+	note "$error: " . (rebuilds() - $before) . ' producers made anew';
+}
+cmp_ok(rebuilds(), '>', 0, 'producers were made anew');
+
+# A broker that takes three seconds to answer is no reason to send anything again.
+my $before = rebuilds();
+$mock->say('rtt 3000');
+write_rows(1000);
+$node->wait_published;
+is(rebuilds(), $before, 'a slow broker: no producer is made anew');
+$mock->say('rtt 0');
+in_order('a slow broker', 4 * $window);
+
+# More topics than the relay tells apart: those that are too many count as one, with
+# whatever number of partitions.
+$mock->say("topic topic-$_ " . (1 + $_ % 3)) foreach 1 .. 1100;
+$node->value(q{INSERT INTO idem.outbox (topic, partition_key, payload) SELECT 'topic-' || t, 'key-' || i % 2, to_jsonb(i) FROM generate_series(1, 6) AS i, generate_series(1, 1100) AS t ORDER BY t, i});
+$node->wait_published;
+is($node->value(<<'EOF_SQL'), '0', '1,100 topics: each key is in one partition and in order');
+SELECT count(*) FROM (SELECT seq, kafka_partition AS p, lag(seq) OVER w AS seq_before, lag(kafka_partition) OVER w AS p_before
+	FROM idem.outbox WHERE topic LIKE 'topic-%' WINDOW w AS (PARTITION BY topic, partition_key ORDER BY kafka_offset)) AS x
+WHERE seq < seq_before OR p <> p_before
+EOF_SQL
+foreach my $topic ('topic-1', 'topic-1023', 'topic-1024', 'topic-1100')
+{
+	delivered_ok(compare($node, $mock, $topic), $topic, rows => 6, published => 6, repeats => 0);
+}
+
+is($node->value('SELECT order_violations FROM idem.relay_status'), 0, 'no violation of the order');
+is($node->relay_status->{pid}, $worker, 'one worker did it all');
+$node->stop;
+done_testing;
