@@ -13,6 +13,7 @@
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "utils/errcodes.h"
 
 #include "compat.h"
 #include "relay.h"
@@ -326,8 +327,10 @@ static void
 reading_failed(RelayWorker *w)
 {
 	RelayRow	row;
+	/* an operator's cancel can come while a row is converted */
+	bool		interrupted = ERRCODE_TO_CATEGORY(w->error->sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION;
 
-	if (!relay_outbox_broken_row(&row))
+	if (!relay_outbox_broken_row(&row) || interrupted)
 		relay_rules_read_failed(&w->rules, relay_now_usec());
 	else
 	{
