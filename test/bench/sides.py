@@ -85,10 +85,10 @@ class Sides(Turns):
         self.db.execute('SET synchronous_commit = off')   # of the filling
         self.use_brokers(self.kafka)
         say('warming up ...')
-        # the broker's code is compiled by then: its first 300,000 rows take it twice as long
-        self.drain(300_000)
-        self.loop(20_000)
-        self.produce(300_000)
+        # until the broker's code is compiled, a row costs it three times as much
+        self.produce(1_000_000, in_flight=1_000)
+        self.drain(200_000)
+        self.loop(100_000)
 
     def clean_up(self):
         if self.kafka:
@@ -171,8 +171,8 @@ class Sides(Turns):
         wal, = self.db.execute('SELECT pg_current_wal_insert_lsn() - %s', (lsn,)).fetchone()
         return Drain(rows, result['seconds'], result['cpu_usec_per_row'], wal_bytes=float(wal))
 
-    def produce(self, rows, headers=True, bytes=EVENT_BYTES, topic=None):
-        result = bare('producer', self.kafka.brokers, topic or self.topic(), int(headers), rows, bytes, KEYS, 10_000)
+    def produce(self, rows, headers=True, bytes=EVENT_BYTES, topic=None, in_flight=10_000):
+        result = bare('producer', self.kafka.brokers, topic or self.topic(), int(headers), rows, bytes, KEYS, in_flight)
         return Drain(rows, result['seconds'], result['cpu_usec_per_row'])
 
     def start_debezium(self, tuned):
