@@ -285,7 +285,8 @@ look_at(RelayRules *rules, const RelayRead *read, const RelayRow *row, int64_t n
 	}
 	if (topic->state != RELAY_TOPIC_OPEN &&
 		!(topic->state == RELAY_TOPIC_CROWDED && k != NONE) &&
-		!(topic->state == RELAY_TOPIC_PROBING && !topic->probe_sent && topic->in_flight == 0))
+		!(topic->state == RELAY_TOPIC_PROBING && !topic->probe_sent && topic->in_flight == 0 &&
+		  !(topic->behind.any && topic->behind.seq < row->seq)))
 	{
 		relay_leave(&topic->behind, row);
 		return RELAY_SKIP;

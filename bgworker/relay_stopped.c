@@ -116,15 +116,24 @@ relay_topic_crowd(RelayRules *rules, const RelayRow *row)
 		close_topic(rules, row->topic, RELAY_TOPIC_CROWDED, RELAY_TRANSIENT);
 }
 
-/* Opens the topics whose keys there is room for again. */
+/*
+ * There is room for more keys again: opens the topics that wait for it.  One that is
+ * to be probed may have a row that found none, and that no later one may pass.
+ */
 void
 relay_topics_tick(RelayRules *rules)
 {
 	if (rules->counts.stopped_topics == 0 || rules->max_keys - rules->nkeys <= rules->max_keys / 16)
 		return;
 	for (int t = 0; t < rules->ntopics; t++)
-		if (rules->topic[t].state == RELAY_TOPIC_CROWDED)
+	{
+		RelayTopic *topic = &rules->topic[t];
+
+		if (topic->state == RELAY_TOPIC_CROWDED)
 			relay_topic_open(rules, t);
+		else if (topic->state == RELAY_TOPIC_PROBING && !topic->probe_sent && topic->in_flight == 0)
+			relay_release(rules, &topic->behind);
+	}
 }
 
 /* A topic whose limit is to be asked for, or RELAY_NONE. */

@@ -98,29 +98,31 @@ foreach my $case ([ denied => 'Write' ], [ hidden => 'Describe' ])
 }
 
 # What others are published while one topic is refused, its first refusals and the
-# new producer included: as many in a second as without, by the best of three.
+# new producer included: as many in a second as without, by the best of three rounds,
+# or of some more, since the machine does other things as well.
 sub pace
 {
 	my ($type) = @_;
 
 	$node->value(qq{INSERT INTO idem.outbox (topic, partition_key, event_type, payload)
-		SELECT CASE WHEN i % 100 = 0 AND '$type' LIKE 'denied%' THEN 'denied' ELSE 'other' END, 'key-' || i % 7, '$type', to_jsonb(i) FROM generate_series(1, 40000) AS i});
-	$rows{denied} += 400 if $type =~ /^denied/;
-	$rows{other} += $type =~ /^denied/ ? 39_600 : 40_000;
+		SELECT CASE WHEN i % 100 = 0 AND '$type' LIKE 'denied%' THEN 'denied' ELSE 'other' END, 'key-' || i % 7, '$type', to_jsonb(i) FROM generate_series(1, 100000) AS i});
+	$rows{denied} += 1000 if $type =~ /^denied/;
+	$rows{other} += $type =~ /^denied/ ? 99_000 : 100_000;
 	wait_published('other', $type);
 	return $node->value(qq{SELECT count(*) / extract(epoch FROM max(published_at) - min(published_at)) FROM idem.outbox WHERE event_type = '$type' AND topic = 'other'});
 }
 
 my ($usual, $beside) = (0, 0);
-foreach my $round (1 .. 3)
+foreach my $round (1 .. 8)
 {
+	last if $round > 3 && $beside >= 0.9 * $usual;
 	my $pace = pace("allowed $round");
 
 	$usual = $pace if $pace > $usual;
 	$kafka->deny('Write', 'denied');
 	$pace = pace("denied $round");
 	$beside = $pace if $pace > $beside;
-	cmp_ok(left('denied'), '==', 400, "denied, round $round: its rows wait");
+	cmp_ok(left('denied'), '==', 1000, "denied, round $round: its rows wait");
 	$kafka->allow('Write', 'denied');
 	wait_published('denied', "allowed again, round $round");
 }

@@ -47,6 +47,13 @@ sub say
 	return;
 }
 
-sub DESTROY { my ($self) = @_; $self->{process}->kill_kill if $self->{process}; return }
+# (In the end of perl itself the handles may be gone before this.)
+sub DESTROY
+{
+	my ($self) = @_;
+
+	$self->{process}->kill_kill if $self->{process} && ${^GLOBAL_PHASE} ne 'DESTRUCT';
+	return;
+}
 
 1;
