@@ -263,7 +263,16 @@ class Relay(Sides):
                 "SELECT (SELECT query_start FROM pg_stat_activity WHERE backend_type = 'idem relay'),"
                 ' (SELECT sum(seq_scan + coalesce(idx_scan, 0)) FROM pg_stat_user_tables)').fetchone()
 
-        before, cpu, start = looked(), cpu_usec(pid), time.monotonic()
+        before = None
+
+        def stands():
+            nonlocal before
+            last, before = before, looked()
+            return last == before
+
+        # what was done before is told to the statistics up to ten seconds late
+        wait_for('statistics at rest', stands, pause=11)
+        cpu, start = cpu_usec(pid), time.monotonic()
         wait_for('time', lambda: time.monotonic() - start >= seconds)
         share = (cpu_usec(pid) - cpu) / 1e6 / seconds * 100
         if looked() != before:
