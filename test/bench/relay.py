@@ -34,7 +34,7 @@ class Relay(Sides):
     def __init__(self, quick):
         super().__init__(quick)
         self.rounds = 3 if quick else 5
-        self.seconds = 2 if quick else 3
+        self.seconds = 1 if quick else 3
         self.rows = 100_000 if quick else 500_000
         self.live_seconds = 5 if quick else 60
         self.relay_drains = self.relay_received = None
