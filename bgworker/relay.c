@@ -14,7 +14,7 @@
  *
  * A row is marked only after Kafka said that it is stored.  Whatever dies in
  * between, the row is found unmarked at the next start and is sent again under
- * the same event id: never lost, at most RELAY_WINDOW_ROWS repeated.
+ * the same event id: never lost, and no more repeated than the window holds.
  *
  *-------------------------------------------------------------------------
  */
