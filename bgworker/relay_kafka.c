@@ -29,7 +29,6 @@
 static const char *const settings[][2] = {
 	{"enable.idempotence", "true"},
 	{"message.timeout.ms", "0"},	/* an outage lasts as long as it lasts */
-	{"linger.ms", "0"},			/* batches form behind the request in flight */
 	{"message.max.bytes", "33554432"},	/* the topic decides, not the library */
 	{"allow.auto.create.topics", "false"},	/* a mistyped topic is not created */
 	{"socket.timeout.ms", "10000"},
@@ -48,6 +47,9 @@ static const char *const stream_settings[][2] = {
 static const char *const alone_settings[][2] = {
 	{"batch.num.messages", "1"}
 };
+
+/* Longer than most acknowledgements take, so that the library's thread sleeps meanwhile. */
+#define LINGER_MS	"5"
 
 /* Version of the library that runs, which may be newer than its headers. */
 const char *
@@ -78,6 +80,7 @@ make_conf(const RelayKafkaOptions *options, char *error, size_t error_size)
 	ok = rd_kafka_conf_set(conf, "bootstrap.servers", options->brokers, error, error_size) == RD_KAFKA_CONF_OK &&
 		rd_kafka_conf_set(conf, "client.id", options->client_id, error, error_size) == RD_KAFKA_CONF_OK &&
 		rd_kafka_conf_set(conf, "batch.size", batch_bytes, error, error_size) == RD_KAFKA_CONF_OK &&
+		rd_kafka_conf_set(conf, "linger.ms", options->lingers ? LINGER_MS : "0", error, error_size) == RD_KAFKA_CONF_OK &&
 		set_all(conf, settings, lengthof(settings), error, error_size);
 	if (ok && options->alone)
 		ok = set_all(conf, alone_settings, lengthof(alone_settings), error, error_size);

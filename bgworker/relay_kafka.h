@@ -29,6 +29,7 @@ typedef struct RelayKafkaOptions
 	const char *client_id;
 	bool		alone;			/* a record to a batch; a refused one does not end it */
 	uint32_t	batch_bytes;
+	bool		lingers;		/* gathers records for larger batches */
 } RelayKafkaOptions;
 
 /* what became of a record that was to be produced */

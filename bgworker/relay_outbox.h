@@ -19,6 +19,16 @@
 /* takes a row of a read; false: stop reading */
 typedef bool (*RelayRowSink) (void *arg, RelayRow *row, const RelayRecord *record);
 
+/* Asks the processor to have memory at hand; any address will do. */
+static inline void
+relay_prefetch(const char *from, int bytes)
+{
+#ifdef __GNUC__
+	for (int i = 0; i < bytes; i += PG_CACHE_LINE_SIZE / 2)
+		__builtin_prefetch(from + i);
+#endif
+}
+
 extern Oid	relay_outbox_begin(Oid known);
 extern void relay_outbox_end(void);
 extern bool relay_outbox_first(const RelayRead *read, int64 *seq);

@@ -190,6 +190,24 @@ set_column(TupleTableSlot *slot, int number, Datum value, bool isnull)
 	slot->tts_isnull[number] = isnull;
 }
 
+/*
+ * Asks for the place where the page will take the next row's new version, while
+ * this one's is written.
+ */
+static void
+prefetch_place(TupleTableSlot *slot)
+{
+	BufferHeapTupleTableSlot *old = (BufferHeapTupleTableSlot *) slot;
+	Page		page;
+	int			len;
+
+	if (!TTS_IS_BUFFERTUPLE(slot))
+		return;
+	page = BufferGetPage(old->buffer);
+	len = Min(2 * old->base.tuple->t_len, ((PageHeader) page)->pd_upper);
+	relay_prefetch((char *) page + ((PageHeader) page)->pd_upper - len, len);
+}
+
 /* Writes the mark of the row that was fetched. */
 static void
 update_row(Leaf *leaf, const RelayEntry *entry)
@@ -198,6 +216,7 @@ update_row(Leaf *leaf, const RelayEntry *entry)
 	TupleTableSlot *new = ExecClearTuple(leaf->new);
 	int			natts = new->tts_tupleDescriptor->natts;
 
+	prefetch_place(old);
 	memcpy(new->tts_values, old->tts_values, sizeof(Datum) * natts);
 	memcpy(new->tts_isnull, old->tts_isnull, sizeof(bool) * natts);
 	set_column(new, leaf->published_at, TimestampTzGetDatum(leaf->now), false);

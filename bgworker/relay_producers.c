@@ -23,7 +23,8 @@ static char *refusal_text[RELAY_ENTRIES];
 static RelayKafka *
 open_producer(RelayWorker *w, bool alone, char *error, size_t error_size)
 {
-	RelayKafkaOptions options = {w->brokers, w->client_id, alone, w->rules.next_batch_bytes};
+	RelayKafkaOptions options = {w->brokers, w->client_id, alone, w->rules.next_batch_bytes,
+	!alone && w->rules.next_lingers};
 
 	return relay_kafka_open(&options, error, error_size);
 }

@@ -32,6 +32,7 @@ relay_rules_init(RelayRules *rules)
 	rules->window_bytes = RELAY_WINDOW_BYTES;
 	rules->stuck_after = 60 * USEC_PER_SEC;
 	rules->max_keys = RELAY_KEYS;
+	rules->linger_rows = RELAY_LINGER_ROWS;
 	rules->generation = 1;
 	rules->batch_bytes = RELAY_BATCH_BYTES;
 	rules->next_batch_bytes = RELAY_BATCH_BYTES;
@@ -227,6 +228,7 @@ wait_or_leave(RelayRules *rules, const RelayRow *row, int k, int64_t now, uint64
 	}
 	i = relay_entry_add(rules, row, now);
 	*ticket = relay_ticket_of(rules, i);
+	rules->load.waited = true;
 	relay_key_wait(rules, k, i);
 	return RELAY_WAIT;
 }
@@ -357,6 +359,7 @@ relay_rules_row(RelayRules *rules, const RelayRead *read, RelayRow *row, int64_t
 			(rules->key[k].nwaiting > 0 || rules->key[k].in_flight >= topic->max_in_flight_per_key))
 			return wait_or_leave(rules, row, k, now, ticket);
 	}
+	relay_linger_sends(rules, row);
 	i = relay_entry_add(rules, row, now);
 	relay_entry_send(rules, i, RELAY_STREAM, now);
 	*ticket = relay_ticket_of(rules, i);

@@ -37,6 +37,7 @@
  * Rows handed to Kafka and not yet marked, at most: also the most repeats.  The
  * defaults, and the highest that can be set.
  */
+#define RELAY_LINGER_ROWS	250		/* sent in a quarter of a second: the stream lingers */
 #define RELAY_WINDOW_ROWS	2500
 #define RELAY_WINDOW_BYTES	(16 * 1024 * 1024)
 #define RELAY_MAX_WINDOW	10000
@@ -259,6 +260,17 @@ typedef struct RelayLeaf
 	int			chunk;			/* marks of one transaction, at most */
 } RelayLeaf;
 
+/* what the stream had to send lately */
+typedef struct RelayLoad
+{
+	int64_t		since;			/* the last look at it; from then on: */
+	int64_t		sent;			/* rows, */
+	int64_t		crowded;		/* and those that found others on their way to their partition */
+	bool		waited;			/* a row waited for another one of its key */
+	int64_t		at;				/* last time that it was high */
+	int64_t		change_not_before;
+} RelayLoad;
+
 typedef enum RelayStreamState
 {
 	RELAY_STREAM_OPEN,
@@ -296,6 +308,7 @@ typedef struct RelayRules
 	int64_t		window_bytes;
 	int64_t		stuck_after;	/* how long a partition may stand while others move */
 	int			max_keys;		/* as many as are remembered */
+	int			linger_rows;	/* sent in a quarter of a second, for the stream to linger */
 
 	RelayLeaf	leaf[RELAY_LEAVES];
 	int			free;			/* first free entry; beyond used_entries none was ever used */
@@ -343,6 +356,10 @@ typedef struct RelayRules
 	bool		got_on;			/* the stream stored a row, or found one not to be sent again */
 	uint32_t	batch_bytes;	/* that the stream was made with */
 	uint32_t	next_batch_bytes;
+	bool		lingers;		/* the stream was made so */
+	bool		next_lingers;
+	bool		changes;		/* it drains for that alone */
+	RelayLoad	load;
 	int64_t		stored_at;		/* any row, by the stream */
 	int			stored_place;	/* in which partition */
 	int64_t		stuck_wait;		/* doubles with each rebuild for a partition that stands: */

@@ -47,6 +47,7 @@ relay_rules_stream_failed(RelayRules *rules, int64_t now)
 		return;
 	}
 	rules->stream = RELAY_STREAM_PURGING;
+	rules->changes = false;
 	rules->purge = true;
 	rules->purge_again = now + PURGE_AGAIN;
 	rules->give_up_at = now + GIVE_UP;
@@ -73,6 +74,8 @@ relay_rules_stream_action(RelayRules *rules, int64_t now)
 		rules->got_on = true;
 		if (rules->stream_in_flight == 0)
 			close_stream(rules, now);
+		else if (now >= rules->give_up_at && rules->changes)
+			relay_linger_stays(rules, now);
 		else if (now >= rules->give_up_at)
 			relay_rules_stream_failed(rules, now);
 	}
@@ -107,8 +110,10 @@ relay_rules_stream_built(RelayRules *rules, int64_t now)
 	rules->stream = RELAY_STREAM_OPEN;
 	rules->generation++;
 	rules->batch_bytes = rules->next_batch_bytes;
+	rules->lingers = rules->next_lingers;
 	rules->got_on = false;
-	rules->counts.rebuilds++;
+	rules->counts.rebuilds += !rules->changes;
+	rules->changes = false;
 	relay_release(rules, &rules->returned);
 }
 
@@ -182,6 +187,7 @@ relay_rules_tick(RelayRules *rules, int64_t now)
 {
 	relay_partitions_tick(rules, now);
 	relay_topics_tick(rules);
+	relay_linger_tick(rules, now);
 	if (rules->in_flight == 0 || rules->look_at > now)
 		return;
 	rules->look_at = now + LOOK_EVERY;

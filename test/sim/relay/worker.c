@@ -26,6 +26,7 @@ start(World *world)
 	relay_rules_init(rules);
 	rules->window_rows = FAULT == FAULT_big_window ? world->config.window * 2 : world->config.window;
 	rules->max_keys = world->config.max_keys;
+	rules->linger_rows = world->config.linger_rows;
 	for (int t = 0; t < world->config.topics; t++)
 		relay_rules_topic_set(rules, t, world->config.skip[t],
 							  FAULT == FAULT_two_of_key ? 0 : world->config.max_per_key[t]);
@@ -292,6 +293,11 @@ mind(World *world, Random *random)
 	int			topic;
 
 	relay_rules_tick(rules, world->now);
+	if (FAULT == FAULT_no_drain && rules->stream == RELAY_STREAM_DRAINING && rules->changes)
+	{
+		rules->stream = RELAY_STREAM_CLOSED;
+		rules->rebuild_at = world->now;
+	}
 	while ((action = relay_rules_stream_action(rules, world->now)) != RELAY_STREAM_LEAVE)
 	{
 		if (action == RELAY_STREAM_REBUILD)

@@ -1,0 +1,105 @@
+/*-------------------------------------------------------------------------
+ *
+ * relay_linger.c
+ *		The relay's rules: whether the stream sends at once, or lingers.
+ *
+ * A stream that sends at once is the quickest while there is little to send.  When
+ * rows come faster than they are acknowledged, the library sends nothing to a
+ * partition that has five records or more on their way, and its thread spins on
+ * those that wait; what it sends are many small batches, each of which costs the
+ * broker as much as a large one.  A stream that lingers (linger.ms) gathers them
+ * at no cost, since they wait anyway.
+ *
+ * A producer can't change that, so the stream is made anew, when nothing is on its
+ * way: nothing is sent twice.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "relay_state.h"
+
+/* so often the load is looked at */
+#define LOOK_EVERY			(USEC_PER_SEC / 4)
+
+/* the library sends to a partition that has fewer records on their way */
+#define SENDABLE			5
+
+/* a stream lingers on for so long after the last load */
+#define CALM				(2 * USEC_PER_SEC)
+
+/* reports have so long to come in; else the stream stays as it is, for so long */
+#define CHANGE				(USEC_PER_SEC / 10)
+#define CHANGE_AGAIN		(60 * USEC_PER_SEC)
+
+/* A row is about to go to a partition. */
+void
+relay_linger_sends(RelayRules *rules, const RelayRow *row)
+{
+	rules->load.sent++;
+	if (rules->partition[relay_place(rules, row->topic, row->partition)].in_flight >= SENDABLE)
+		rules->load.crowded++;
+}
+
+/* Whether the load since the last look calls for a stream that lingers. */
+static bool
+is_loaded(const RelayRules *rules, int64_t now)
+{
+	const RelayLoad *load = &rules->load;
+	int64_t		sent = load->sent * LOOK_EVERY / (now - load->since);
+
+	/* a key's next row waits for the one before, and would wait longer */
+	if (load->waited)
+		return false;
+	if (rules->lingers)
+		return sent * 2 >= rules->linger_rows;
+	return sent >= rules->linger_rows && load->crowded * 2 >= load->sent;
+}
+
+/* Begins to end a stream that is to be replaced by one of the other kind. */
+static void
+change(RelayRules *rules, int64_t now)
+{
+	if (rules->stream != RELAY_STREAM_OPEN || rules->standing > 0 || now < rules->load.change_not_before)
+		return;
+	rules->stream = RELAY_STREAM_DRAINING;
+	rules->changes = true;
+	rules->give_up_at = now + CHANGE;
+}
+
+/* Looks at the load; call it in each turn. */
+void
+relay_linger_tick(RelayRules *rules, int64_t now)
+{
+	RelayLoad  *load = &rules->load;
+
+	if (now - load->since < LOOK_EVERY)
+		return;
+	if (is_loaded(rules, now))
+		load->at = now;
+	rules->next_lingers = load->at > 0 && now - load->at < CALM;
+	load->since = now;
+	load->sent = load->crowded = 0;
+	load->waited = false;
+	if (rules->next_lingers != rules->lingers)
+		change(rules, now);
+}
+
+/* When that is to be done though nothing happens. */
+int64_t
+relay_linger_at(const RelayRules *rules)
+{
+	int64_t		at = rules->load.since + LOOK_EVERY;
+
+	if (!rules->lingers && !rules->next_lingers)
+		return RELAY_NEVER;
+	return rules->load.change_not_before > at ? rules->load.change_not_before : at;
+}
+
+/* Something does not come back: the stream goes on as it is. */
+void
+relay_linger_stays(RelayRules *rules, int64_t now)
+{
+	rules->stream = RELAY_STREAM_OPEN;
+	rules->changes = false;
+	rules->load.change_not_before = now + CHANGE_AGAIN;
+	relay_stream_resize(rules, now);
+}
