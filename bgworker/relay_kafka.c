@@ -20,6 +20,9 @@
 #endif
 #include <pthread.h>
 #include <signal.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
 
 #include "utils/memutils.h"
 
@@ -114,6 +117,27 @@ tune_malloc(void)
 }
 
 /*
+ * The library's main thread sleeps a second at a time, in whole milliseconds
+ * rounded down, and spins for the rest: most of what an idle worker costs.  A
+ * thread that may wake a millisecond late doesn't; they inherit that from the one
+ * that makes them.
+ */
+static rd_kafka_t *
+new_producer(rd_kafka_conf_t *conf, char *error, size_t error_size)
+{
+	rd_kafka_t *rk;
+
+#ifdef __linux__
+	prctl(PR_SET_TIMERSLACK, 1000000);
+#endif
+	rk = rd_kafka_new(RD_KAFKA_PRODUCER, conf, error, error_size);
+#ifdef __linux__
+	prctl(PR_SET_TIMERSLACK, 0);	/* as before */
+#endif
+	return rk;
+}
+
+/*
  * Makes a producer.  It connects by itself, now and after every loss.  NULL:
  * error says why; nothing is left behind.
  */
@@ -133,7 +157,7 @@ relay_kafka_open(const RelayKafkaOptions *options, char *error, size_t error_siz
 	conf = make_conf(options, error, error_size);
 	if (conf == NULL)
 		return NULL;
-	rk = rd_kafka_new(RD_KAFKA_PRODUCER, conf, error, error_size);
+	rk = new_producer(conf, error, error_size);
 	if (rk == NULL)
 	{
 		rd_kafka_conf_destroy(conf);

@@ -25,7 +25,6 @@
 	F(no_late_read, "order", "rows that the snapshot shows below the positions are left for later") \
 	F(no_gapless, "order", "a stream goes on after a row that it was refused for good") \
 	F(no_first_alone, "order", "many rows go to a partition that does not know the stream") \
-	F(no_drain, "order", "a stream that is to linger is made while rows of the old one are on their way") \
 	F(no_holds, "order", "a worker that starts does not read the parked rows") \
 	F(no_hold, "order", "later rows of a key go on while one is tried alone") \
 	F(two_of_key, "one-of-a-key", "the limit of rows in flight per key is not told to the rules") \

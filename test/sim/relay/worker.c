@@ -293,11 +293,6 @@ mind(World *world, Random *random)
 	int			topic;
 
 	relay_rules_tick(rules, world->now);
-	if (FAULT == FAULT_no_drain && rules->stream == RELAY_STREAM_DRAINING && rules->changes)
-	{
-		rules->stream = RELAY_STREAM_CLOSED;
-		rules->rebuild_at = world->now;
-	}
 	while ((action = relay_rules_stream_action(rules, world->now)) != RELAY_STREAM_LEAVE)
 	{
 		if (action == RELAY_STREAM_REBUILD)
