@@ -43,9 +43,17 @@
 	" WHERE seq BETWEEN $1 AND $2 AND published_at IS NULL AND parked_at IS NULL" \
 	" ORDER BY seq LIMIT $3"
 
+/* the first unpublished row among so many rows, and whether there may be more */
+#define NEAR_ROWS	"10000"
+#define FIRST_ROW_NEAR \
+	"SELECT min(seq) FILTER (WHERE unpublished), count(*) = " NEAR_ROWS \
+	" FROM (SELECT seq, published_at IS NULL AND parked_at IS NULL AS unpublished" \
+	" FROM ONLY idem.outbox_%02d WHERE seq >= $1 ORDER BY seq LIMIT " NEAR_ROWS ") AS rows"
+
+/* of all, and not by way of the index ("seq + 0"), which takes three times as long */
 #define FIRST_ROW \
-	"SELECT seq FROM ONLY idem.outbox_%02d" \
-	" WHERE seq >= $1 AND published_at IS NULL AND parked_at IS NULL ORDER BY seq LIMIT 1"
+	"SELECT min(seq + 0) FROM ONLY idem.outbox_%02d" \
+	" WHERE seq + 0 >= $1 AND published_at IS NULL AND parked_at IS NULL"
 
 /* asked for beforehand: the header of a row, and what is usual for all of it */
 #define HEADER_BYTES	64
@@ -141,21 +149,36 @@ relay_outbox_run(SPIPlanPtr *plans, const char *sql, int leaf, int nargs, Oid *t
 
 /* ---- looking ---- */
 
-/* Finds the first unpublished row of a leaf, from a seq on. */
-bool
-relay_outbox_first(const RelayRead *read, int64 *seq)
+/* Runs a statement that finds the first unpublished row of a leaf. */
+static bool
+find_first(SPIPlanPtr *plans, const char *sql, const RelayRead *read, int64 *seq)
 {
-	static SPIPlanPtr plans[IDEM_LEAVES];
 	Oid			types[1] = {INT8OID};
 	Datum		values[1];
 	bool		isnull;
 
 	values[0] = Int64GetDatum(read->from);
-	relay_outbox_run(plans, FIRST_ROW, read->leaf, 1, types, values, true, NULL, SPI_OK_SELECT);
-	if (SPI_processed == 0)
-		return false;
+	relay_outbox_run(plans, sql, read->leaf, 1, types, values, true, NULL, SPI_OK_SELECT);
 	*seq = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull));
-	return true;
+	return !isnull;
+}
+
+/*
+ * Finds the first unpublished row of a leaf, from a seq on.  Mostly it is near, or
+ * there are not many; a leaf full of published rows is read as it lies.
+ */
+bool
+relay_outbox_first(const RelayRead *read, int64 *seq)
+{
+	static SPIPlanPtr near[IDEM_LEAVES];
+	static SPIPlanPtr all[IDEM_LEAVES];
+	bool		isnull;
+
+	if (find_first(near, FIRST_ROW_NEAR, read, seq))
+		return true;
+	if (!DatumGetBool(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2, &isnull)))
+		return false;
+	return find_first(all, FIRST_ROW, read, seq);
 }
 
 /* ---- no ghosts ---- */
