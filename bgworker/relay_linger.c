@@ -23,7 +23,8 @@
 /* the library sends to a partition that has fewer records on their way */
 #define SENDABLE			5
 
-/* a stream lingers on for so long after the last load */
+/* load in so many looks in a row makes a stream linger, and calm for so long ends it */
+#define LOADED_LOOKS		2
 #define CALM				(2 * USEC_PER_SEC)
 
 /* reports have so long to come in; else the stream stays as it is, for so long */
@@ -73,9 +74,13 @@ relay_linger_tick(RelayRules *rules, int64_t now)
 
 	if (now - load->since < LOOK_EVERY)
 		return;
-	if (is_loaded(rules, now))
+	load->looks = is_loaded(rules, now) ? load->looks + 1 : 0;
+	if (load->looks > 0)
 		load->at = now;
-	rules->next_lingers = load->at > 0 && now - load->at < CALM;
+	if (rules->lingers)
+		rules->next_lingers = now - load->at < CALM;
+	else
+		rules->next_lingers = load->looks >= LOADED_LOOKS;
 	load->since = now;
 	load->sent = load->crowded = 0;
 	load->waited = false;

@@ -267,7 +267,8 @@ typedef struct RelayLoad
 	int64_t		sent;			/* rows, */
 	int64_t		crowded;		/* and those that found others on their way to their partition */
 	bool		waited;			/* a row waited for another one of its key */
-	int64_t		at;				/* last time that it was high */
+	int			looks;			/* that found it high, in a row */
+	int64_t		at;				/* the last of them */
 	int64_t		change_not_before;
 } RelayLoad;
 

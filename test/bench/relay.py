@@ -284,7 +284,9 @@ class Relay(Sides):
         """A broker that stands still, while rows are in flight to it."""
         seconds = 5 if self.quick else 25
         pid, topic = self.pid(), self.topic()
-        self.drain(1000, topic=topic)
+        rest = time.monotonic()
+        wait_for('time', lambda: time.monotonic() - rest >= 3)     # a new stream follows a load, and knows nothing yet
+        self.drain(100, topic=topic)
         with Stopped(self.kafka.nodes[0].process.pid):
             self.fill('idem.outbox', 20_000, topic=topic)
             wait_for('a full window', lambda: self.status('in_flight')[0] >= 1000)
