@@ -10,6 +10,9 @@
 /* pause while the client library takes no more */
 #define QUEUE_PAUSE			(USEC_PER_SEC / 100)
 
+/* the average of what rows take is one of about so many */
+#define USUAL_ROWS			256
+
 /* Whether one ticket is older than another; numbers start over in the end. */
 static bool
 is_older(uint32_t a, uint32_t b)
@@ -80,6 +83,7 @@ note_success(RelayRules *rules, const RelayEntry *entry, int64_t now)
 	rules->partition[place].confirmed = rules->generation;
 	rules->partition[place].stored_at = now;
 	rules->stored_at = now;
+	rules->usual_way += (now - entry->since - rules->usual_way) / USUAL_ROWS;
 	rules->stored_place = entry->place;
 	rules->got_on = true;
 	if (entry->place == rules->stuck_place)
@@ -105,14 +109,13 @@ relay_rules_persisted(RelayRules *rules, uint64_t ticket, int32_t partition,
 	entry->state = RELAY_ACKNOWLEDGED;
 	entry->partition = partition;
 	entry->kafka_offset = kafka_offset;
+	note_success(rules, entry, now);
 	entry->since = now;
 	if (rules->acknowledged == rules->aside)
 		rules->acknowledged_since = now;
 	rules->acknowledged++;
 	relay_list_append(rules, &rules->leaf[entry->row.leaf].acknowledged, i);
 	rules->leaf[entry->row.leaf].nacknowledged++;
-
-	note_success(rules, entry, now);
 	k = entry->key;
 	if (k == NONE)
 		return;
