@@ -25,7 +25,10 @@
 
 /* and surely so if a row was stored there as short ago as this */
 #define PROVED_WAYS			3
-#define PROVED_MIN			(USEC_PER_SEC / 100)
+#define PROVED_MIN			(USEC_PER_SEC / 50)
+
+/* how often all partitions are looked at */
+#define COUNT_USEC			(USEC_PER_SEC / 100)
 
 /* Kafka forgets a producer that has been idle for a day */
 #define CONFIRMED_FOR		(23 * 3600 * USEC_PER_SEC)
@@ -160,21 +163,26 @@ reserve_is_left(const RelayRules *rules)
 
 /*
  * Whether a partition that can't be said to stand yet, but may, has what it can be
- * given until that is known: three quarters of the window, and of the last quarter
- * a row, unless it moves for sure.  Reading stops for so long, or until rows of the
- * others have made room.
+ * given until that is known: three quarters of the window; and all that don't move
+ * for sure together a half, and no more than a row each of the last quarter when they
+ * have a quarter.  Reading stops for so long, or until there is room again.
  */
 bool
 relay_in_doubt(const RelayRules *rules, int place, int64_t now)
 {
 	const RelayPartition *partition = &rules->partition[place];
+	int			sharers;
 
 	if (partition->in_flight == 0 || stands(rules, partition, now))
 		return false;
 	if ((int64_t) partition->in_flight * 4 >= (int64_t) rules->window_rows * 3 ||
 		partition->bytes * 4 >= rules->window_bytes * 3)
 		return true;
-	return reserve_is_left(rules) && !is_proved(rules, partition, now);
+	if (is_proved(rules, partition, now))
+		return false;
+	sharers = reserve_is_left(rules) ? 4 : 2;
+	return (int64_t) rules->unproved_rows * sharers >= rules->window_rows ||
+		rules->unproved_bytes * sharers >= rules->window_bytes;
 }
 
 /*
@@ -249,14 +257,28 @@ relay_over_share(const RelayRules *rules, int place, int64_t now)
 	return has_share(rules, place, now, 1);
 }
 
-/* How many partitions stand. */
+/* How many partitions stand, and what those have that may, for all that is known. */
 static void
-count_standing(RelayRules *rules, int64_t now)
+count_partitions(RelayRules *rules, int64_t now)
 {
 	rules->standing = 0;
+	rules->unproved_rows = 0;
+	rules->unproved_bytes = 0;
 	for (int p = 0; p < rules->used_partitions; p++)
-		rules->standing += stands(rules, &rules->partition[p], now);
-	rules->count_at = now + FRESH_MIN / 2;
+	{
+		const RelayPartition *partition = &rules->partition[p];
+
+		if (partition->in_flight == 0)
+			continue;
+		if (stands(rules, partition, now))
+			rules->standing++;
+		else if (!is_proved(rules, partition, now))
+		{
+			rules->unproved_rows += partition->in_flight;
+			rules->unproved_bytes += partition->bytes;
+		}
+	}
+	rules->count_at = now + COUNT_USEC;
 }
 
 /* Leaves a row behind with its partition. */
@@ -323,7 +345,7 @@ relay_partitions_tick(RelayRules *rules, int64_t now)
 		rules->awaited_place = NONE;
 	}
 	if (rules->count_at <= now)
-		count_standing(rules, now);
+		count_partitions(rules, now);
 	if (rules->nslow > 0)
 		release_partitions(rules, now);
 }

@@ -10,8 +10,9 @@
 /* pause while the client library takes no more */
 #define QUEUE_PAUSE			(USEC_PER_SEC / 100)
 
-/* the average of what rows take is one of about so many */
+/* what rows take is averaged over about so many: fewer when it becomes more */
 #define USUAL_ROWS			256
+#define USUAL_ROWS_SLOWER	64
 
 /* Whether one ticket is older than another; numbers start over in the end. */
 static bool
@@ -65,6 +66,7 @@ static void
 note_success(RelayRules *rules, const RelayEntry *entry, int64_t now)
 {
 	RelayTopic *topic = &rules->topic[entry->row.topic];
+	int64_t		slower;
 	int			place;
 
 	if (entry->handle == RELAY_PROBE)
@@ -83,7 +85,8 @@ note_success(RelayRules *rules, const RelayEntry *entry, int64_t now)
 	rules->partition[place].confirmed = rules->generation;
 	rules->partition[place].stored_at = now;
 	rules->stored_at = now;
-	rules->usual_way += (now - entry->since - rules->usual_way) / USUAL_ROWS;
+	slower = now - entry->since - rules->usual_way;
+	rules->usual_way += slower / (slower > 0 ? USUAL_ROWS_SLOWER : USUAL_ROWS);
 	rules->stored_place = entry->place;
 	rules->got_on = true;
 	if (entry->place == rules->stuck_place)

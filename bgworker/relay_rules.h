@@ -327,7 +327,9 @@ typedef struct RelayRules
 	int			nslow;
 	int			awaited_place;	/* partition for which reading stopped, or RELAY_NONE */
 	int64_t		no_waiting_until;	/* reading does not stop for first rows */
-	int			standing;		/* partitions whose rows are not acknowledged, as of: */
+	int			standing;		/* partitions whose rows are not acknowledged, */
+	int			unproved_rows;	/* and what those have in flight that may stand, as of: */
+	int64_t		unproved_bytes;
 	int64_t		count_at;
 	int			first_ready;
 	int			nready;
