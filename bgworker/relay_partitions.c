@@ -27,6 +27,13 @@
 #define PROVED_WAYS			3
 #define PROVED_MIN			(USEC_PER_SEC / 50)
 
+/*
+ * After rows were let go that had been left behind, others are a while later, for each
+ * row that was read in vain meanwhile: they are then read again with more at a time.
+ */
+#define REREAD_USEC			10
+#define REREAD_MAX			(USEC_PER_SEC / 5)
+
 /* how often all partitions are looked at */
 #define COUNT_USEC			(USEC_PER_SEC / 100)
 
@@ -317,15 +324,27 @@ may_go(RelayRules *rules, int place, int64_t now)
 static void
 release_partitions(RelayRules *rules, int64_t now)
 {
+	int64_t		pause = rules->read_in_vain * REREAD_USEC;
+	int64_t		not_before = rules->released_at + (pause < REREAD_MAX ? pause : REREAD_MAX);
 	int			left = 0;
 
+	rules->release_at = RELAY_NEVER;
 	for (int n = 0; n < rules->nslow; n++)
 	{
 		int			place = rules->slow[n];
 		RelayPartition *partition = &rules->partition[place];
 
 		if (partition->behind.any && may_go(rules, place, now))
-			relay_release(rules, &partition->behind);
+		{
+			if (now < not_before)
+				rules->release_at = not_before;
+			else
+			{
+				relay_release(rules, &partition->behind);
+				rules->released_at = now;
+				rules->read_in_vain = 0;
+			}
+		}
 		if (partition->behind.any)
 			rules->slow[left++] = place;
 		else
@@ -346,8 +365,7 @@ relay_partitions_tick(RelayRules *rules, int64_t now)
 	}
 	if (rules->count_at <= now)
 		count_partitions(rules, now);
-	if (rules->nslow > 0)
-		release_partitions(rules, now);
+	release_partitions(rules, now);
 }
 
 /*

@@ -268,6 +268,7 @@ relay_rules_wake_at(const RelayRules *rules, int64_t now)
 	at = earlier(at, alone_at(rules, now));
 	if (rules->in_flight > 0)
 		at = earlier(at, rules->look_at);
+	at = earlier(at, rules->release_at);
 	return earlier(at, read_at(rules, now));
 }
 

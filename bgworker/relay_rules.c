@@ -35,7 +35,8 @@ relay_rules_init(RelayRules *rules)
 	rules->generation = 1;
 	rules->batch_bytes = RELAY_BATCH_BYTES;
 	rules->next_batch_bytes = RELAY_BATCH_BYTES;
-	rules->stored_at = -CENTURY;
+	rules->stored_at = rules->released_at = -CENTURY;
+	rules->usual_way = NEW_WAY;
 	for (int i = 0; i < RELAY_BUCKETS; i++)
 		rules->partition_bucket[i] = NONE;
 	relay_rules_forget(rules);
@@ -85,6 +86,7 @@ relay_rules_forget(RelayRules *rules)
 		relay_list_init(&partition->flight);
 	}
 	rules->nslow = 0;
+	rules->release_at = RELAY_NEVER;
 	rules->stored_place = rules->stuck_place = rules->awaited_place = NONE;
 	rules->stuck_wait = rules->stuck_after;
 	rules->returned.any = false;
@@ -268,7 +270,10 @@ look_at(RelayRules *rules, const RelayRead *read, const RelayRow *row)
 	int			k;
 
 	if (relay_entry_find(rules, row) != NONE)
+	{
+		rules->read_in_vain++;
 		return RELAY_SKIP;
+	}
 	if (read->alone)
 		return RELAY_PRODUCE;
 	if (rules->stream != RELAY_STREAM_OPEN || rules->holds_wanted || relay_window_full(rules))
@@ -313,6 +318,7 @@ relay_rules_look(RelayRules *rules, const RelayRead *read, RelayRow *row, int64_
 	place = relay_place(rules, row->topic, row->partition);
 	if (rules->partition[place].behind.any)
 	{
+		rules->read_in_vain++;
 		relay_leave_at(rules, place, row);
 		return RELAY_SKIP;
 	}

@@ -325,6 +325,9 @@ typedef struct RelayRules
 	bool		met;			/* the row of the last read that goes alone was there, */
 	bool		sent;			/* and was sent */
 	int			nslow;
+	int64_t		released_at;	/* rows left behind with partitions, last */
+	int64_t		read_in_vain;	/* rows since then that could not go, or were on their way */
+	int64_t		release_at;		/* when some may go again; RELAY_NEVER: none can */
 	int			awaited_place;	/* partition for which reading stopped, or RELAY_NONE */
 	int64_t		no_waiting_until;	/* reading does not stop for first rows */
 	int			standing;		/* partitions whose rows are not acknowledged, */

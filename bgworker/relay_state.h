@@ -17,6 +17,9 @@
 #define BACKOFF_MIN			USEC_PER_SEC
 #define BACKOFF_MAX			(60 * USEC_PER_SEC)
 
+/* what rows may take at first, when a producer has to find its brokers */
+#define NEW_WAY				(USEC_PER_SEC / 8)
+
 /* pause after an error of the database */
 #define DATABASE_PAUSE		USEC_PER_SEC
 

@@ -108,6 +108,8 @@ relay_rules_stream_built(RelayRules *rules, int64_t now)
 	rules->generation++;
 	rules->batch_bytes = rules->next_batch_bytes;
 	rules->got_on = false;
+	if (rules->usual_way < NEW_WAY)
+		rules->usual_way = NEW_WAY;
 	rules->counts.rebuilds++;
 	relay_release(rules, &rules->returned);
 }
