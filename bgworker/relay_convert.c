@@ -276,16 +276,23 @@ record_timestamp(int topic, const char *name, TimestampTz created_at, TimestampT
 	return created_at / 1000 + UNIX_TO_POSTGRES_MS;
 }
 
+/* The key of the record.  Raises an error when it has no UTF-8 form. */
+RelayBytes
+relay_convert_key(const Datum *values, const bool *nulls)
+{
+	return text_column(values, nulls, COL_PARTITION_KEY);
+}
+
 /*
  * Makes a Kafka record of a row, but for its topic, which is set and has a
- * number.  It points into the row and into the current memory context.  Raises an error when the row can't be one: a character
- * without a UTF-8 form, a payload that is too large.
+ * number, and its key.  It points into the row and into the current memory context.
+ * Raises an error when the row can't be one: a character without a UTF-8 form, a
+ * payload that is too large.
  */
 void
 relay_convert(const Datum *values, const bool *nulls, int topic,
 			  const char *source, TimestampTz now, RelayRecord *record)
 {
-	record->key = text_column(values, nulls, COL_PARTITION_KEY);
 	record->value = payload(values, nulls);
 	record->timestamp_ms = record_timestamp(topic, record->topic, DatumGetTimestampTz(values[COL_CREATED_AT]), now);
 	make_headers(values, nulls, source, now, record);

@@ -34,6 +34,7 @@ typedef enum RelayColumn
 	COL_ATTEMPTS
 } RelayColumn;
 
+extern RelayBytes relay_convert_key(const Datum *values, const bool *nulls);
 extern void relay_convert(const Datum *values, const bool *nulls, int topic,
 						  const char *source, TimestampTz now, RelayRecord *record);
 extern int	relay_record_bytes(const RelayRecord *record);

@@ -134,14 +134,23 @@ typedef struct Reading
 	bool		stopped;
 } Reading;
 
-/* Produces a row that was just read. */
+/* The rules have said what to do with a row; whether to read on. */
 static bool
-produce_row(void *arg, RelayRow *row, const RelayRecord *record)
+read_on(Reading *reading, const RelayRow *row)
+{
+	if (!reading->stopped)
+		reading->next = row->seq < RELAY_SEQ_MAX ? row->seq + 1 : row->seq;
+	return !reading->stopped;
+}
+
+/* Asks the rules whether a row that was just read may go. */
+static RelayVerdict
+look_at_row(void *arg, RelayRow *row, const RelayRecord *record)
 {
 	Reading    *reading = arg;
 	RelayWorker *w = reading->w;
 	int32		count = relay_kafka_partitions(w->stream, record->topic);
-	uint64_t	ticket;
+	RelayVerdict verdict;
 
 	reading->next = row->seq;
 	relay_names_settings(&w->rules);
@@ -152,13 +161,28 @@ produce_row(void *arg, RelayRow *row, const RelayRecord *record)
 	row->partition = count > 0 && record->key.data != NULL ?
 		relay_kafka_partition(record->key, count) : RELAY_ANY_PARTITION;
 
+	verdict = relay_rules_look(&w->rules, reading->read, row, reading->now);
+	reading->stopped = verdict == RELAY_FULL;
+	if (verdict == RELAY_SKIP)
+		read_on(reading, row);
+	return verdict;
+}
+
+/* Produces it, as far as the rules let it go. */
+static bool
+produce_row(void *arg, const RelayRow *row, const RelayRecord *record)
+{
+	Reading    *reading = arg;
+	RelayWorker *w = reading->w;
+	uint64_t	ticket;
+
 	switch (relay_rules_row(&w->rules, reading->read, row, reading->now, &ticket))
 	{
 		case RELAY_SKIP:
 			break;
 		case RELAY_FULL:
 			reading->stopped = true;
-			return false;
+			break;
 		case RELAY_WAIT:
 			relay_kept_add(ticket, record);
 			break;
@@ -171,22 +195,20 @@ produce_row(void *arg, RelayRow *row, const RelayRecord *record)
 			relay_producers_send(w, RELAY_PROBE, record, row, ticket, &reading->stopped);
 			break;
 	}
-	if (reading->stopped)
-		return false;
-	reading->next = row->seq < RELAY_SEQ_MAX ? row->seq + 1 : row->seq;
-	return true;
+	return read_on(reading, row);
 }
 
 /* Reads and produces; whether the leaf's rows below the bound are all dealt with. */
 static bool
 produce_read(RelayWorker *w, const RelayRead *read, int64 *next)
 {
+	static const RelayRowSink sink = {look_at_row, produce_row};
 	Reading		reading = {w, read, relay_now_usec(), read->from, false};
 	int			n;
 
 	last_read = *read;
 	relay_run_busy();
-	n = relay_outbox_read(read, w->source, produce_row, &reading);
+	n = relay_outbox_read(read, w->source, &sink, &reading);
 
 	*next = reading.next;
 	return n < read->limit && !reading.stopped;

@@ -235,7 +235,7 @@ typedef struct Reading
 	DestReceiver receiver;		/* first, so that the executor can call us */
 	const RelayRead *read;
 	const char *source;
-	RelayRowSink sink;
+	const RelayRowSink *sink;
 	void	   *arg;
 	TimestampTz now;
 	MemoryContext row_context;
@@ -259,11 +259,16 @@ prefetch_next(const Datum *values)
 		relay_prefetch(row + distance - HEADER_BYTES, ROW_BYTES);
 }
 
-/* Makes a row of the rules and a Kafka record. */
-static void
-take_row(Reading *reading, const Datum *values, const bool *nulls, RelayRecord *record)
+/*
+ * Makes a row of the rules, and a Kafka record if it can go: most of the time goes
+ * into that, and a row may be read several times before it can.  False: stop reading.
+ */
+static bool
+take_row(Reading *reading, const Datum *values, const bool *nulls)
 {
 	ItemPointer tid = (ItemPointer) DatumGetPointer(values[COL_CTID]);
+	RelayRecord record;
+	RelayVerdict verdict;
 
 	/* all that is known of the row, before anything can fail */
 	current_row.leaf = reading->read->leaf;
@@ -274,12 +279,17 @@ take_row(Reading *reading, const Datum *values, const bool *nulls, RelayRecord *
 	current_row.attempts = DatumGetInt32(values[COL_ATTEMPTS]);
 	current_row.bytes = RELAY_ROW_OVERHEAD;
 	current_row.partition = RELAY_ANY_PARTITION;
-	record->topic = TextDatumGetCString(values[COL_TOPIC]);
-	current_row.topic = relay_names_number(record->topic);
-	current_row.key = relay_names_key(record->topic, values[COL_PARTITION_KEY], nulls[COL_PARTITION_KEY]);
+	record.topic = TextDatumGetCString(values[COL_TOPIC]);
+	current_row.topic = relay_names_number(record.topic);
+	current_row.key = relay_names_key(record.topic, values[COL_PARTITION_KEY], nulls[COL_PARTITION_KEY]);
+	record.key = relay_convert_key(values, nulls);
 
-	relay_convert(values, nulls, current_row.topic, reading->source, reading->now, record);
-	current_row.bytes = relay_record_bytes(record);
+	verdict = reading->sink->look(reading->arg, &current_row, &record);
+	if (verdict != RELAY_PRODUCE)
+		return verdict == RELAY_SKIP;
+	relay_convert(values, nulls, current_row.topic, reading->source, reading->now, &record);
+	current_row.bytes = relay_record_bytes(&record);
+	return reading->sink->take(reading->arg, &current_row, &record);
 }
 
 /* Takes a row of the executor; false: no more of them. */
@@ -289,7 +299,6 @@ receive_row(TupleTableSlot *slot, DestReceiver *receiver)
 	Reading    *reading = (Reading *) receiver;
 	const Datum *values;
 	MemoryContext old_context;
-	RelayRecord record;
 	bool		more;
 
 	CHECK_FOR_INTERRUPTS();
@@ -300,8 +309,7 @@ receive_row(TupleTableSlot *slot, DestReceiver *receiver)
 	if (reading->nrows++ == 0)
 		IDEM_TEST_POINT("relay-read");
 	old_context = MemoryContextSwitchTo(reading->row_context);
-	take_row(reading, values, slot->tts_isnull, &record);
-	more = reading->sink(reading->arg, &current_row, &record);
+	more = take_row(reading, values, slot->tts_isnull);
 	MemoryContextSwitchTo(old_context);
 	MemoryContextReset(reading->row_context);
 	current_row.leaf = -1;
@@ -327,7 +335,7 @@ end_rows(DestReceiver *receiver)
  * more.  Gives the number of rows that it was given.
  */
 int
-relay_outbox_read(const RelayRead *read, const char *source, RelayRowSink sink, void *arg)
+relay_outbox_read(const RelayRead *read, const char *source, const RelayRowSink *sink, void *arg)
 {
 	static SPIPlanPtr plans[IDEM_LEAVES];
 	Oid			types[3] = {INT8OID, INT8OID, INT4OID};

@@ -16,8 +16,18 @@
 #include "relay_record.h"
 #include "relay_rules.h"
 
-/* takes a row of a read; false: stop reading */
-typedef bool (*RelayRowSink) (void *arg, RelayRow *row, const RelayRecord *record);
+/* who takes the rows of a read */
+typedef struct RelayRowSink
+{
+	/*
+	 * Looks at a row of which only topic and key are in the record yet: RELAY_PRODUCE
+	 * to have the rest, RELAY_SKIP, or RELAY_FULL to stop reading.
+	 */
+	RelayVerdict (*look) (void *arg, RelayRow *row, const RelayRecord *record);
+
+	/* takes it; false: stop reading */
+	bool		(*take) (void *arg, const RelayRow *row, const RelayRecord *record);
+} RelayRowSink;
 
 /* Asks the processor to have memory at hand; any address will do. */
 static inline void
@@ -33,7 +43,7 @@ extern Oid	relay_outbox_begin(Oid known);
 extern void relay_outbox_end(void);
 extern bool relay_outbox_first(const RelayRead *read, int64 *seq);
 extern int	relay_outbox_read(const RelayRead *read, const char *source,
-							  RelayRowSink sink, void *arg);
+							  const RelayRowSink *sink, void *arg);
 extern bool relay_outbox_broken_row(RelayRow *row);
 extern void relay_outbox_run(SPIPlanPtr *plans, const char *sql, int leaf,
 							 int nargs, Oid *types, Datum *values, bool read_only,

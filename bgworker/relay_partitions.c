@@ -11,11 +11,31 @@
  */
 #include "relay_state.h"
 
-/* a partition moves if its oldest row in flight is younger than this */
-#define FRESH				(USEC_PER_SEC / 20)
+/*
+ * A partition moves if its oldest row in flight is younger than so many times what
+ * rows take on the average, within bounds.  Where many partitions share a broker each
+ * has its turn, and rows take from nothing to twice the average.
+ */
+#define FRESH_WAYS			4
+#define FRESH_MIN			(USEC_PER_SEC / 20)
+#define FRESH_MAX			(5 * USEC_PER_SEC)
+
+/* or than this at the most, if nothing was stored anywhere for so long */
+#define QUIET_MAX			(USEC_PER_SEC / 2)
 
 /* and surely so if a row was stored there as short ago as this */
-#define PROVED				(USEC_PER_SEC / 100)
+#define PROVED_WAYS			3
+#define PROVED_MIN			(USEC_PER_SEC / 50)
+
+/*
+ * After rows were let go that had been left behind, others are a while later, for each
+ * row that was read in vain meanwhile: they are then read again with more at a time.
+ */
+#define REREAD_USEC			10
+#define REREAD_MAX			(USEC_PER_SEC / 5)
+
+/* how often all partitions are looked at */
+#define COUNT_USEC			(USEC_PER_SEC / 100)
 
 /* Kafka forgets a producer that has been idle for a day */
 #define CONFIRMED_FOR		(23 * 3600 * USEC_PER_SEC)
@@ -108,10 +128,36 @@ others_move(const RelayRules *rules, int place, int64_t now)
 		(rules->stored_place != place && now - rules->stored_at < USEC_PER_SEC);
 }
 
+/* When a partition with rows in flight will stand, if nothing is stored until then. */
+static int64_t
+stands_at(const RelayRules *rules, const RelayPartition *partition)
+{
+	int64_t		since = rules->entry[partition->flight.first].since;
+	int64_t		fresh = FRESH_WAYS * rules->usual_way;
+	int64_t		quiet_from = since > rules->stored_at ? since : rules->stored_at;
+
+	if (fresh < FRESH_MIN)
+		fresh = FRESH_MIN;
+	else if (fresh > FRESH_MAX)
+		fresh = FRESH_MAX;
+	if (fresh > QUIET_MAX && quiet_from + QUIET_MAX < since + fresh)
+		return quiet_from + QUIET_MAX;
+	return since + fresh;
+}
+
 static bool
 stands(const RelayRules *rules, const RelayPartition *partition, int64_t now)
 {
-	return partition->in_flight > 0 && now - rules->entry[partition->flight.first].since >= FRESH;
+	return partition->in_flight > 0 && now >= stands_at(rules, partition);
+}
+
+/* Whether a row was stored there a short while ago. */
+static bool
+is_proved(const RelayRules *rules, const RelayPartition *partition, int64_t now)
+{
+	int64_t		ways = PROVED_WAYS * rules->usual_way;
+
+	return now - partition->stored_at < (ways > PROVED_MIN ? ways : PROVED_MIN);
 }
 
 /* Whether no more than the last quarter of the window is left. */
@@ -124,32 +170,64 @@ reserve_is_left(const RelayRules *rules)
 
 /*
  * Whether a partition that can't be said to stand yet, but may, has what it can be
- * given until that is known: three quarters of the window, and of the last quarter
- * little, unless it moves for sure.  Reading stops for so long.
+ * given until that is known: three quarters of the window; and all that don't move
+ * for sure together a half, and no more than a row each of the last quarter when they
+ * have a quarter.  Reading stops for so long, or until there is room again.
  */
 bool
 relay_in_doubt(const RelayRules *rules, int place, int64_t now)
 {
 	const RelayPartition *partition = &rules->partition[place];
+	int			sharers;
 
 	if (partition->in_flight == 0 || stands(rules, partition, now))
 		return false;
 	if ((int64_t) partition->in_flight * 4 >= (int64_t) rules->window_rows * 3 ||
 		partition->bytes * 4 >= rules->window_bytes * 3)
 		return true;
-	return reserve_is_left(rules) && now - partition->stored_at >= PROVED &&
-		((int64_t) partition->in_flight * 16 >= rules->window_rows || partition->bytes * 16 >= rules->window_bytes);
+	if (is_proved(rules, partition, now))
+		return false;
+	sharers = reserve_is_left(rules) ? 4 : 2;
+	return (int64_t) rules->unproved_rows * sharers >= rules->window_rows ||
+		rules->unproved_bytes * sharers >= rules->window_bytes;
 }
 
-/* When reading stopped for a partition in doubt: when it is known to stand. */
-int64_t
-relay_doubt_ends(const RelayRules *rules, int64_t now)
+/*
+ * A row can't begin at a place: the place whose first row it waits for, while that
+ * one is not late.  It is stored in a moment, and reading stops for so long: rows
+ * that are left behind with hundreds of partitions, each released for itself, would
+ * be read again and again.  NONE: that one takes longer, or the last for which
+ * reading stopped did, not long ago; others then don't wait.
+ */
+int
+relay_first_on_its_way(RelayRules *rules, int place, int64_t now)
 {
-	int			place = rules->doubtful_place;
+	if (rules->partition[place].in_flight == 0)
+		place = relay_place(rules, rules->partition[place].topic, RELAY_ANY_PARTITION);
+	if (now < rules->no_waiting_until || stands(rules, &rules->partition[place], now))
+		return NONE;
+	return place;
+}
 
-	if (place == NONE || !relay_in_doubt(rules, place, now))
+/* Whether reading is still to stop for a partition. */
+static bool
+is_awaited(const RelayRules *rules, int place, int64_t now)
+{
+	const RelayPartition *partition = &rules->partition[place];
+
+	return relay_in_doubt(rules, place, now) ||
+		(partition->in_flight > 0 && !relay_confirmed(rules, place, now) && !stands(rules, partition, now));
+}
+
+/* When reading stopped for a partition: when it goes on, at the latest. */
+int64_t
+relay_reading_stops_until(const RelayRules *rules, int64_t now)
+{
+	int			place = rules->awaited_place;
+
+	if (place == NONE || !is_awaited(rules, place, now))
 		return now;
-	return rules->entry[rules->partition[place].flight.first].since + FRESH;
+	return stands_at(rules, &rules->partition[place]);
 }
 
 /*
@@ -186,14 +264,28 @@ relay_over_share(const RelayRules *rules, int place, int64_t now)
 	return has_share(rules, place, now, 1);
 }
 
-/* How many partitions stand. */
+/* How many partitions stand, and what those have that may, for all that is known. */
 static void
-count_standing(RelayRules *rules, int64_t now)
+count_partitions(RelayRules *rules, int64_t now)
 {
 	rules->standing = 0;
+	rules->unproved_rows = 0;
+	rules->unproved_bytes = 0;
 	for (int p = 0; p < rules->used_partitions; p++)
-		rules->standing += stands(rules, &rules->partition[p], now);
-	rules->count_at = now + FRESH / 2;
+	{
+		const RelayPartition *partition = &rules->partition[p];
+
+		if (partition->in_flight == 0)
+			continue;
+		if (stands(rules, partition, now))
+			rules->standing++;
+		else if (!is_proved(rules, partition, now))
+		{
+			rules->unproved_rows += partition->in_flight;
+			rules->unproved_bytes += partition->bytes;
+		}
+	}
+	rules->count_at = now + COUNT_USEC;
 }
 
 /* Leaves a row behind with its partition. */
@@ -232,15 +324,27 @@ may_go(RelayRules *rules, int place, int64_t now)
 static void
 release_partitions(RelayRules *rules, int64_t now)
 {
+	int64_t		pause = rules->read_in_vain * REREAD_USEC;
+	int64_t		not_before = rules->released_at + (pause < REREAD_MAX ? pause : REREAD_MAX);
 	int			left = 0;
 
+	rules->release_at = RELAY_NEVER;
 	for (int n = 0; n < rules->nslow; n++)
 	{
 		int			place = rules->slow[n];
 		RelayPartition *partition = &rules->partition[place];
 
 		if (partition->behind.any && may_go(rules, place, now))
-			relay_release(rules, &partition->behind);
+		{
+			if (now < not_before)
+				rules->release_at = not_before;
+			else
+			{
+				relay_release(rules, &partition->behind);
+				rules->released_at = now;
+				rules->read_in_vain = 0;
+			}
+		}
 		if (partition->behind.any)
 			rules->slow[left++] = place;
 		else
@@ -253,10 +357,15 @@ release_partitions(RelayRules *rules, int64_t now)
 void
 relay_partitions_tick(RelayRules *rules, int64_t now)
 {
+	if (rules->awaited_place != NONE && stands(rules, &rules->partition[rules->awaited_place], now))
+	{
+		/* that was in vain: not again for as long */
+		rules->no_waiting_until = now + (now - rules->entry[rules->partition[rules->awaited_place].flight.first].since);
+		rules->awaited_place = NONE;
+	}
 	if (rules->count_at <= now)
-		count_standing(rules, now);
-	if (rules->nslow > 0)
-		release_partitions(rules, now);
+		count_partitions(rules, now);
+	release_partitions(rules, now);
 }
 
 /*

@@ -54,7 +54,7 @@ relay_rules_committing(RelayRules *rules, int leaf, int64_t seq)
 static int64_t
 read_at(const RelayRules *rules, int64_t now)
 {
-	int64_t		at = relay_doubt_ends(rules, now);
+	int64_t		at = relay_reading_stops_until(rules, now);
 
 	if (rules->holds_wanted)
 		return rules->read_not_before;
@@ -104,7 +104,7 @@ relay_rules_next_read(RelayRules *rules, RelayRead *read)
 	int64_t		from = 0;
 	RelayLeaf  *leaf;
 
-	rules->doubtful_place = NONE;
+	rules->awaited_place = NONE;
 	*read = (RelayRead) {.upto = RELAY_SEQ_MAX,.limit = RELAY_READ_ROWS,.topic = NONE,.key = NONE};
 	for (int i = 0; i < RELAY_LEAVES; i++)
 	{
@@ -270,6 +270,7 @@ relay_rules_wake_at(const RelayRules *rules, int64_t now)
 	at = earlier(at, alone_at(rules, now));
 	if (rules->in_flight > 0)
 		at = earlier(at, rules->look_at);
+	at = earlier(at, rules->release_at);
 	return earlier(at, read_at(rules, now));
 }
 

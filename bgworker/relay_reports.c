@@ -10,6 +10,10 @@
 /* pause while the client library takes no more */
 #define QUEUE_PAUSE			(USEC_PER_SEC / 100)
 
+/* what rows take is averaged over about so many: fewer when it becomes more */
+#define USUAL_ROWS			256
+#define USUAL_ROWS_SLOWER	64
+
 /* Whether one ticket is older than another; numbers start over in the end. */
 static bool
 is_older(uint32_t a, uint32_t b)
@@ -62,6 +66,7 @@ static void
 note_success(RelayRules *rules, const RelayEntry *entry, int64_t now)
 {
 	RelayTopic *topic = &rules->topic[entry->row.topic];
+	int64_t		slower;
 	int			place;
 
 	if (entry->handle == RELAY_PROBE)
@@ -80,6 +85,8 @@ note_success(RelayRules *rules, const RelayEntry *entry, int64_t now)
 	rules->partition[place].confirmed = rules->generation;
 	rules->partition[place].stored_at = now;
 	rules->stored_at = now;
+	slower = now - entry->since - rules->usual_way;
+	rules->usual_way += slower / (slower > 0 ? USUAL_ROWS_SLOWER : USUAL_ROWS);
 	rules->stored_place = entry->place;
 	rules->got_on = true;
 	if (entry->place == rules->stuck_place)
@@ -105,14 +112,13 @@ relay_rules_persisted(RelayRules *rules, uint64_t ticket, int32_t partition,
 	entry->state = RELAY_ACKNOWLEDGED;
 	entry->partition = partition;
 	entry->kafka_offset = kafka_offset;
+	note_success(rules, entry, now);
 	entry->since = now;
 	if (rules->acknowledged == rules->aside)
 		rules->acknowledged_since = now;
 	rules->acknowledged++;
 	relay_list_append(rules, &rules->leaf[entry->row.leaf].acknowledged, i);
 	rules->leaf[entry->row.leaf].nacknowledged++;
-
-	note_success(rules, entry, now);
 	k = entry->key;
 	if (k == NONE)
 		return;

@@ -36,7 +36,8 @@ relay_rules_init(RelayRules *rules)
 	rules->generation = 1;
 	rules->batch_bytes = RELAY_BATCH_BYTES;
 	rules->next_batch_bytes = RELAY_BATCH_BYTES;
-	rules->stored_at = -CENTURY;
+	rules->stored_at = rules->released_at = -CENTURY;
+	rules->usual_way = NEW_WAY;
 	for (int i = 0; i < RELAY_BUCKETS; i++)
 		rules->partition_bucket[i] = NONE;
 	relay_rules_forget(rules);
@@ -86,7 +87,8 @@ relay_rules_forget(RelayRules *rules)
 		relay_list_init(&partition->flight);
 	}
 	rules->nslow = 0;
-	rules->stored_place = rules->stuck_place = rules->doubtful_place = NONE;
+	rules->release_at = RELAY_NEVER;
+	rules->stored_place = rules->stuck_place = rules->awaited_place = NONE;
 	rules->stuck_wait = rules->stuck_after;
 	rules->returned.any = false;
 	relay_list_init(&rules->unnoted);
@@ -158,8 +160,8 @@ spread(RelayRules *rules, int topic, int64_t now)
 			}
 		}
 		place = relay_place(rules, topic, t->spread);
-		if (!rules->partition[place].behind.any && !relay_over_share(rules, place, now) &&
-			!relay_in_doubt(rules, place, now))
+		if (!rules->partition[place].behind.any && relay_may_begin(rules, place, now) &&
+			!relay_over_share(rules, place, now) && !relay_in_doubt(rules, place, now))
 			break;
 		t->spread_left = 0;
 	}
@@ -264,15 +266,18 @@ row_alone(RelayRules *rules, const RelayRead *read, const RelayRow *row, int64_t
  * What comes before all else.  RELAY_PRODUCE: nothing of it stops the row.
  */
 static RelayVerdict
-look_at(RelayRules *rules, const RelayRead *read, const RelayRow *row, int64_t now, uint64_t *ticket)
+look_at(RelayRules *rules, const RelayRead *read, const RelayRow *row)
 {
 	RelayTopic *topic = &rules->topic[row->topic];
 	int			k;
 
 	if (relay_entry_find(rules, row) != NONE)
+	{
+		rules->read_in_vain++;
 		return RELAY_SKIP;
+	}
 	if (read->alone)
-		return row_alone(rules, read, row, now, ticket);
+		return RELAY_PRODUCE;
 	if (rules->stream != RELAY_STREAM_OPEN || rules->holds_wanted || relay_window_full(rules))
 		return RELAY_FULL;
 	if (rules->lowered && rules->lowered_to <= row->seq)
@@ -297,37 +302,49 @@ look_at(RelayRules *rules, const RelayRead *read, const RelayRow *row, int64_t n
 }
 
 /*
- * What to do with a row just read, and a ticket for it unless it is skipped.
- * For a row without a key, the partition is chosen here.
+ * What can be said of a row just read whose size is not known yet: RELAY_PRODUCE,
+ * that it is worth the effort to make a record of it and to ask relay_rules_row, or
+ * RELAY_SKIP or RELAY_FULL.  For a row without a key, the partition is chosen here.
  */
 RelayVerdict
-relay_rules_row(RelayRules *rules, const RelayRead *read, RelayRow *row, int64_t now, uint64_t *ticket)
+relay_rules_look(RelayRules *rules, const RelayRead *read, RelayRow *row, int64_t now)
 {
-	RelayTopic *topic = &rules->topic[row->topic];
-	RelayVerdict verdict;
+	RelayVerdict verdict = look_at(rules, read, row);
 	int			place;
 	int			k;
-	int			i;
 
-	verdict = look_at(rules, read, row, now, ticket);
-	if (verdict != RELAY_PRODUCE)
+	if (verdict != RELAY_PRODUCE || read->alone)
 		return verdict;
-	k = relay_key_find(rules, row);
-
 	if (row->key == 0)
 		row->partition = spread(rules, row->topic, now);
 	place = relay_place(rules, row->topic, row->partition);
 	if (rules->partition[place].behind.any)
 	{
+		rules->read_in_vain++;
 		relay_leave_at(rules, place, row);
 		return RELAY_SKIP;
 	}
-	if (k != NONE)
-	{
-		verdict = ask_key(rules, row, k);
-		if (verdict != RELAY_PRODUCE)
-			return verdict;
-	}
+	k = relay_key_find(rules, row);
+	return k == NONE ? RELAY_PRODUCE : ask_key(rules, row, k);
+}
+
+/*
+ * What to do with a row that relay_rules_look has just let pass, and a ticket for it
+ * unless it is skipped.
+ */
+RelayVerdict
+relay_rules_row(RelayRules *rules, const RelayRead *read, const RelayRow *row, int64_t now, uint64_t *ticket)
+{
+	RelayTopic *topic = &rules->topic[row->topic];
+	int			awaited = NONE;
+	int			place;
+	int			k;
+	int			i;
+
+	if (read->alone)
+		return row_alone(rules, read, row, now, ticket);
+	k = relay_key_find(rules, row);
+	place = relay_place(rules, row->topic, row->partition);
 	if (is_suspect(rules, row))
 	{
 		relay_key_try(rules, row, now);
@@ -336,16 +353,20 @@ relay_rules_row(RelayRules *rules, const RelayRead *read, RelayRow *row, int64_t
 	if (topic->state == RELAY_TOPIC_PROBING)
 		return send_alone(rules, row, k, now, ticket);
 
+	if (!relay_may_begin(rules, place, now))
+		awaited = relay_first_on_its_way(rules, place, now);
+	else if (relay_in_doubt(rules, place, now))
+		awaited = place;
+	if (awaited != NONE)
+	{
+		rules->awaited_place = awaited;
+		return RELAY_FULL;
+	}
 	if (!relay_may_begin(rules, place, now) ||
 		relay_over_share(rules, place, now))
 	{
 		relay_leave_at(rules, place, row);
 		return RELAY_SKIP;
-	}
-	if (relay_in_doubt(rules, place, now))
-	{
-		rules->doubtful_place = place;
-		return RELAY_FULL;
 	}
 	if (row->key != 0)
 	{
@@ -376,10 +397,12 @@ relay_rules_broken(RelayRules *rules, const RelayRead *read, const RelayRow *row
 {
 	RelayLeaf  *leaf = &rules->leaf[row->leaf];
 	uint64_t	ticket = 0;
-	RelayVerdict verdict = look_at(rules, read, row, now, &ticket);
+	RelayVerdict verdict = look_at(rules, read, row);
 	int			k = relay_key_find(rules, row);
 
-	if (verdict == RELAY_PRODUCE && k != NONE)
+	if (verdict == RELAY_PRODUCE && read->alone)
+		verdict = row_alone(rules, read, row, now, &ticket);
+	else if (verdict == RELAY_PRODUCE && k != NONE)
 		verdict = ask_key(rules, row, k);
 	if (verdict == RELAY_PRODUCE && row->attempts > 0)
 	{

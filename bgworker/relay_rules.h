@@ -339,8 +339,14 @@ typedef struct RelayRules
 	bool		met;			/* the row of the last read that goes alone was there, */
 	bool		sent;			/* and was sent */
 	int			nslow;
-	int			doubtful_place; /* partition for which reading stopped, or RELAY_NONE */
-	int			standing;		/* partitions whose rows are not acknowledged, as of: */
+	int64_t		released_at;	/* rows left behind with partitions, last */
+	int64_t		read_in_vain;	/* rows since then that could not go, or were on their way */
+	int64_t		release_at;		/* when some may go again; RELAY_NEVER: none can */
+	int			awaited_place;	/* partition for which reading stopped, or RELAY_NONE */
+	int64_t		no_waiting_until;	/* reading does not stop for first rows */
+	int			standing;		/* partitions whose rows are not acknowledged, */
+	int			unproved_rows;	/* and what those have in flight that may stand, as of: */
+	int64_t		unproved_bytes;
 	int64_t		count_at;
 	int			first_ready;
 	int			nready;
@@ -362,6 +368,7 @@ typedef struct RelayRules
 	bool		changes;		/* it drains for that alone */
 	RelayLoad	load;
 	int64_t		stored_at;		/* any row, by the stream */
+	int64_t		usual_way;		/* time from sending to that, of the last few hundred on the average */
 	int			stored_place;	/* in which partition */
 	int64_t		stuck_wait;		/* doubles with each rebuild for a partition that stands: */
 	int			stuck_place;
@@ -433,7 +440,9 @@ extern void relay_rules_end(RelayRules *rules);
 extern void relay_rules_committing(RelayRules *rules, int leaf, int64_t seq);
 extern bool relay_rules_wants_read(const RelayRules *rules, int64_t now);
 extern bool relay_rules_next_read(RelayRules *rules, RelayRead *read);
-extern RelayVerdict relay_rules_row(RelayRules *rules, const RelayRead *read, RelayRow *row,
+extern RelayVerdict relay_rules_look(RelayRules *rules, const RelayRead *read, RelayRow *row,
+									 int64_t now);
+extern RelayVerdict relay_rules_row(RelayRules *rules, const RelayRead *read, const RelayRow *row,
 									int64_t now, uint64_t *ticket);
 extern uint64_t relay_rules_broken(RelayRules *rules, const RelayRead *read, const RelayRow *row,
 								   int64_t now);

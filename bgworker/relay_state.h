@@ -17,6 +17,9 @@
 #define BACKOFF_MIN			USEC_PER_SEC
 #define BACKOFF_MAX			(60 * USEC_PER_SEC)
 
+/* what rows may take at first, when a producer has to find its brokers */
+#define NEW_WAY				(USEC_PER_SEC / 8)
+
 /* pause after an error of the database */
 #define DATABASE_PAUSE		USEC_PER_SEC
 
@@ -44,7 +47,8 @@ extern bool relay_passed(const RelayRules *rules, int64_t seq);
 extern int	relay_place(RelayRules *rules, int topic, int32_t number);
 extern bool relay_may_begin(RelayRules *rules, int place, int64_t now);
 extern bool relay_in_doubt(const RelayRules *rules, int place, int64_t now);
-extern int64_t relay_doubt_ends(const RelayRules *rules, int64_t now);
+extern int	relay_first_on_its_way(RelayRules *rules, int place, int64_t now);
+extern int64_t relay_reading_stops_until(const RelayRules *rules, int64_t now);
 extern bool relay_over_share(const RelayRules *rules, int place, int64_t now);
 extern void relay_leave_at(RelayRules *rules, int place, const RelayRow *row);
 extern bool relay_left_before(const RelayRules *rules, int topic, int64_t seq);

@@ -112,6 +112,8 @@ relay_rules_stream_built(RelayRules *rules, int64_t now)
 	rules->batch_bytes = rules->next_batch_bytes;
 	rules->lingers = rules->next_lingers;
 	rules->got_on = false;
+	if (rules->usual_way < NEW_WAY)
+		rules->usual_way = NEW_WAY;
 	rules->counts.rebuilds += !rules->changes;
 	rules->changes = false;
 	relay_release(rules, &rules->returned);

@@ -150,7 +150,9 @@ take_row(World *world, const RelayRead *read, int r, bool *stop, Random *random)
 			rules->partition[p].confirmed = rules->generation;
 			rules->partition[p].stored_at = world->now;
 		}
-	verdict = relay_rules_row(rules, read, &row, world->now, &ticket);
+	verdict = relay_rules_look(rules, read, &row, world->now);
+	if (verdict == RELAY_PRODUCE)
+		verdict = relay_rules_row(rules, read, &row, world->now, &ticket);
 	TRACE(world, "row %d is read: %s", r, verdict == RELAY_PRODUCE ? "produce" : verdict == RELAY_ALONE ? "alone" :
 		  verdict == RELAY_WAIT ? "wait" : verdict == RELAY_SKIP ? "skip" : "full");
 	if (verdict == RELAY_PRODUCE || verdict == RELAY_ALONE || verdict == RELAY_WAIT)
