@@ -52,7 +52,7 @@ static const char *const alone_settings[][2] = {
 };
 
 /* Longer than most acknowledgements take, so that the library's thread sleeps meanwhile. */
-#define LINGER_MS	"5"
+#define LINGER_MS	"3"
 
 /* Version of the library that runs, which may be newer than its headers. */
 const char *

@@ -120,14 +120,6 @@ relay_may_begin(RelayRules *rules, int place, int64_t now)
 		 rules->partition[relay_place(rules, topic, RELAY_ANY_PARTITION)].in_flight == 0);
 }
 
-/* Whether others are held up when this partition takes more of the window. */
-static bool
-others_move(const RelayRules *rules, int place, int64_t now)
-{
-	return rules->stream_in_flight > rules->partition[place].in_flight ||
-		(rules->stored_place != place && now - rules->stored_at < USEC_PER_SEC);
-}
-
 /* When a partition with rows in flight will stand, if nothing is stored until then. */
 static int64_t
 stands_at(const RelayRules *rules, const RelayPartition *partition)
@@ -170,9 +162,10 @@ reserve_is_left(const RelayRules *rules)
 
 /*
  * Whether a partition that can't be said to stand yet, but may, has what it can be
- * given until that is known: three quarters of the window; and all that don't move
- * for sure together a half, and no more than a row each of the last quarter when they
- * have a quarter.  Reading stops for so long, or until there is room again.
+ * given until that is known: a half of the window, and little of the last quarter,
+ * which is for those that have little; and all that don't move for sure together a
+ * half, and no more than a row each of the last quarter when they have a quarter.
+ * Reading stops for so long, or until there is room again.
  */
 bool
 relay_in_doubt(const RelayRules *rules, int place, int64_t now)
@@ -182,8 +175,10 @@ relay_in_doubt(const RelayRules *rules, int place, int64_t now)
 
 	if (partition->in_flight == 0 || stands(rules, partition, now))
 		return false;
-	if ((int64_t) partition->in_flight * 4 >= (int64_t) rules->window_rows * 3 ||
-		partition->bytes * 4 >= rules->window_bytes * 3)
+	if ((int64_t) partition->in_flight * 2 >= rules->window_rows || partition->bytes * 2 >= rules->window_bytes)
+		return true;
+	if (reserve_is_left(rules) &&
+		((int64_t) partition->in_flight * 16 >= rules->window_rows || partition->bytes * 16 >= rules->window_bytes))
 		return true;
 	if (is_proved(rules, partition, now))
 		return false;
@@ -231,27 +226,24 @@ relay_reading_stops_until(const RelayRules *rules, int64_t now)
 }
 
 /*
- * Whether a partition that stands has its share of the window: a quarter, or three
- * quarters while no other moves; and its topic a half.  All that stand have a half
- * together, and nothing of the last quarter.  So a leader that is away never has
- * all of it.
+ * Whether a partition that stands has its share of the window: a quarter, and its
+ * topic a half.  All that stand have a half together, and nothing of the last
+ * quarter.  So a leader that is away never has all of it, and the others never
+ * little: what it has it keeps for as long as it is away.
  */
 static bool
 has_share(const RelayRules *rules, int place, int64_t now, int parts)
 {
 	const RelayPartition *partition = &rules->partition[place];
 	const RelayTopic *topic = &rules->topic[partition->topic];
-	int			quarters = others_move(rules, place, now) ? 1 : 3;
-	int			sharers = 2;
+	int			sharers = rules->standing > 2 ? rules->standing : 2;
 
 	if (!stands(rules, partition, now))
 		return false;
 	if (reserve_is_left(rules))
 		return true;
-	if (quarters == 1 && rules->standing > 2)
-		sharers = rules->standing;
-	if ((int64_t) partition->in_flight * 2 * sharers * parts >= (int64_t) rules->window_rows * quarters ||
-		partition->bytes * 2 * sharers * parts >= rules->window_bytes * quarters)
+	if ((int64_t) partition->in_flight * 2 * sharers * parts >= rules->window_rows ||
+		partition->bytes * 2 * sharers * parts >= rules->window_bytes)
 		return true;
 	return rules->stream_in_flight > topic->in_flight &&
 		((int64_t) topic->in_flight * 2 * parts >= rules->window_rows ||

@@ -163,9 +163,10 @@ foreach my $case ([ frozen => 'freeze' ], [ killed => 'kill9' ])
 {
 	my ($name, $go) = @$case;
 
+	$node->wait_published;
 	$kafka->$go($gone);
 	write_single("$name, its rows", 2 * $window, "'$stands'");
-	wait_until("$name: its rows are in flight", sub { my $seen = $node->relay_status; return ($seen->{in_flight} > $window / 2, $seen) });
+	wait_until("$name: its rows are in flight", sub { my $seen = $node->relay_status; return ($seen->{in_flight} > $window * 0.45, $seen) });
 	my $first = seconds_of(sub { write_and_wait("$name, first moments", 1000, "'$moving[0]'") });
 	cmp_ok($first, '<', 5, sprintf '%s: in the first moments others go on (%.1f s)', $name, $first);
 	cmp_ok($node->relay_status->{in_flight}, '<=', $window * 3 / 4, "$name: what stands leaves a quarter of the window");

@@ -1,4 +1,4 @@
-# Under load the relay gathers rows into larger batches (linger.ms is 5): a lone
+# Under load the relay gathers rows into larger batches (linger.ms is 3): a lone
 # event right after it takes that long.  When the load is over, and where rows wait
 # for others of their key, they are sent at once.  The change from one to the other
 # sends nothing twice.
@@ -15,7 +15,7 @@ use Idem::Events;
 use Idem::Kafka;
 use Idem::Wait;
 
-my $linger_ms = 5;
+my $linger_ms = 3;
 my $kafka = Idem::Kafka->new;
 $kafka->create_topic($_, 3) foreach qw(t limited);
 my $node = Idem::Cluster->start_new('main', kafka => $kafka);
