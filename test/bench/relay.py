@@ -327,7 +327,7 @@ class Relay(Sides):
 
 FIGURES = ['drain_backlog', 'latency', 'debezium', 'snapshot', 'held_key', 'leader', 'limit', 'growth',
            'payloads', 'compression', 'idle', 'stalled', 'insert']
-FULL_ONLY = ['leader', 'growth', 'compression']
+FULL_ONLY = ['held_key', 'leader', 'limit', 'growth', 'compression', 'stalled']
 
 if __name__ == '__main__':
     sys.exit(figures.main(Relay, FIGURES, FULL_ONLY))
