@@ -166,6 +166,18 @@ sleep_until(RelayWorker *w, int64 wake_at)
 	ResetLatch(MyLatch);
 }
 
+/* When there is something to do though nothing happens. */
+static int64
+wake_at(RelayWorker *w)
+{
+	/* a producer could not be made: nothing else goes on before that */
+	if (w->stream == NULL && w->brokers[0] != '\0')
+		return w->rules.rebuild_at;
+	if (w->stream == NULL || w->paused)
+		return RELAY_NEVER;
+	return relay_rules_wake_at(&w->rules, relay_now_usec());
+}
+
 /*
  * Waits a little for the reports of rows in flight and marks them, so that an
  * orderly end repeats nothing.
@@ -404,6 +416,6 @@ relay_main(Datum arg)
 		relay_write(w);
 		relay_publish_state(w);
 		if (!busy)
-			sleep_until(w, w->stream != NULL && !w->paused ? relay_rules_wake_at(&w->rules, relay_now_usec()) : RELAY_NEVER);
+			sleep_until(w, wake_at(w));
 	}
 }

@@ -58,7 +58,7 @@ next_probe(RelayRules *rules, RelayRead *read, int64_t now)
 
 /*
  * The next row to be read and sent alone; false: there is none now.  The caller
- * reads it, gives it to relay_rules_row, and says relay_rules_alone_done.
+ * reads it, gives it to relay_rules_look and relay_rules_row, and says relay_rules_alone_done.
  */
 bool
 relay_rules_next_alone(RelayRules *rules, RelayRead *read, int64_t now)

@@ -220,9 +220,13 @@ relay_reading_stops_until(const RelayRules *rules, int64_t now)
 {
 	int			place = rules->awaited_place;
 
+	int64_t		at;
+
 	if (place == NONE || !is_awaited(rules, place, now))
 		return now;
-	return stands_at(rules, &rules->partition[place]);
+	at = stands_at(rules, &rules->partition[place]);
+	/* what all have together is as of the last look at them */
+	return relay_in_doubt(rules, place, now) && rules->count_at < at ? rules->count_at : at;
 }
 
 /*

@@ -162,9 +162,11 @@ hear_event(RelayWorker *w, RelayHandle handle, const RelayKafkaEvent *event, int
 		case RELAY_KAFKA_OUTAGE:
 			w->outage = true;
 			relay_note_error(w, event->text);
+			relay_rules_broker_away(&w->rules, now);
 			break;
 		case RELAY_KAFKA_ERROR:
 			relay_note_error(w, event->text);
+			relay_rules_broker_away(&w->rules, now);
 			break;
 		case RELAY_KAFKA_FATAL:
 			hear_fatal(w, handle, event, now);

@@ -10,6 +10,9 @@
 /* pause while the client library takes no more */
 #define QUEUE_PAUSE			(USEC_PER_SEC / 100)
 
+/* what a row takes that was on its way for longer says nothing of the others */
+#define LONG_WAY			USEC_PER_SEC
+
 /* what rows take is averaged over about so many: fewer when it becomes more */
 #define USUAL_ROWS			256
 #define USUAL_ROWS_SLOWER	64
@@ -66,6 +69,7 @@ static void
 note_success(RelayRules *rules, const RelayEntry *entry, int64_t now)
 {
 	RelayTopic *topic = &rules->topic[entry->row.topic];
+	int64_t		way = now - entry->since;
 	int64_t		slower;
 	int			place;
 
@@ -85,7 +89,7 @@ note_success(RelayRules *rules, const RelayEntry *entry, int64_t now)
 	rules->partition[place].confirmed = rules->generation;
 	rules->partition[place].stored_at = now;
 	rules->stored_at = now;
-	slower = now - entry->since - rules->usual_way;
+	slower = (way < LONG_WAY ? way : LONG_WAY) - rules->usual_way;
 	rules->usual_way += slower / (slower > 0 ? USUAL_ROWS_SLOWER : USUAL_ROWS);
 	rules->stored_place = entry->place;
 	rules->got_on = true;
@@ -187,7 +191,7 @@ stream_refused(RelayRules *rules, int i, RelayClass class, int64_t now)
 			break;
 		case RELAY_RETURNED:
 			relay_leave(&rules->returned, &row);
-			if (rules->stream == RELAY_STREAM_OPEN)
+			if (rules->stream == RELAY_STREAM_OPEN || rules->changes)
 				relay_rules_stream_failed(rules, now);
 			break;
 	}

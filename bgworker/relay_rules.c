@@ -223,6 +223,7 @@ wait_or_leave(RelayRules *rules, const RelayRow *row, int k, int64_t now, uint64
 	RelayKey   *key = &rules->key[k];
 	int			i;
 
+	rules->load.waited = true;
 	if (rules->waiting >= RELAY_WAITING_ROWS || key->nwaiting >= RELAY_WAITING_OF_KEY)
 	{
 		relay_leave(&key->behind, row);
@@ -230,7 +231,6 @@ wait_or_leave(RelayRules *rules, const RelayRow *row, int k, int64_t now, uint64
 	}
 	i = relay_entry_add(rules, row, now);
 	*ticket = relay_ticket_of(rules, i);
-	rules->load.waited = true;
 	relay_key_wait(rules, k, i);
 	return RELAY_WAIT;
 }

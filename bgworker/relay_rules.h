@@ -33,11 +33,13 @@
 
 #define RELAY_LEAVES		64
 
+/* rows sent in a quarter of a second, from which on the stream lingers */
+#define RELAY_LINGER_ROWS	250
+
 /*
  * Rows handed to Kafka and not yet marked, at most: also the most repeats.  The
  * defaults, and the highest that can be set.
  */
-#define RELAY_LINGER_ROWS	250		/* sent in a quarter of a second: the stream lingers */
 #define RELAY_WINDOW_ROWS	2500
 #define RELAY_WINDOW_BYTES	(16 * 1024 * 1024)
 #define RELAY_MAX_WINDOW	10000
@@ -269,6 +271,8 @@ typedef struct RelayLoad
 	bool		waited;			/* a row waited for another one of its key */
 	int			looks;			/* that found it high, in a row */
 	int64_t		at;				/* the last of them */
+	int64_t		calm;			/* so long after that a stream ceases to linger */
+	int64_t		ended_at;		/* when one last did */
 	int64_t		change_not_before;
 } RelayLoad;
 
@@ -478,6 +482,7 @@ extern void relay_rules_limit(RelayRules *rules, int topic, uint32_t limit, int6
 
 /* relay_stream.c: the life of the producers */
 extern void relay_rules_stream_failed(RelayRules *rules, int64_t now);
+extern void relay_rules_broker_away(RelayRules *rules, int64_t now);
 extern void relay_rules_probe_failed(RelayRules *rules, int64_t now);
 extern void relay_rules_tick(RelayRules *rules, int64_t now);
 extern RelayStreamAction relay_rules_stream_action(RelayRules *rules, int64_t now);

@@ -110,7 +110,7 @@ relay_rules_stream_built(RelayRules *rules, int64_t now)
 	rules->stream = RELAY_STREAM_OPEN;
 	rules->generation++;
 	rules->batch_bytes = rules->next_batch_bytes;
-	rules->lingers = rules->next_lingers;
+	relay_linger_changed(rules, now);
 	rules->got_on = false;
 	if (rules->usual_way < NEW_WAY)
 		rules->usual_way = NEW_WAY;

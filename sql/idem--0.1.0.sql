@@ -1231,7 +1231,7 @@ COMMENT ON COLUMN idem.relay_status.trying_keys IS 'keys of which a row was refu
 COMMENT ON COLUMN idem.relay_status.held_keys IS 'keys that a parked row holds';
 COMMENT ON COLUMN idem.relay_status.stopped_topics IS 'topics that take nothing now and are tried again';
 COMMENT ON COLUMN idem.relay_status.parked IS 'rows parked since the worker started';
-COMMENT ON COLUMN idem.relay_status.rebuilds IS 'producers made anew since the worker started';
+COMMENT ON COLUMN idem.relay_status.rebuilds IS 'producers that failed and were made anew since the worker started';
 COMMENT ON COLUMN idem.relay_status.order_violations IS 'rows stored behind a later one of their key, since the worker started; always 0';
 
 -- idem_relay_sweep() -> boolean

@@ -86,7 +86,7 @@ typedef struct IdemRelay
 	int64		trying_keys;	/* keys of which a row is tried alone */
 	int64		stopped_topics;
 	int64		parked;			/* rows parked since the worker started */
-	int64		rebuilds;		/* producers made anew since the worker started */
+	int64		rebuilds;		/* failed producers made anew since the worker started */
 	int64		order_violations;	/* since the worker started */
 	int64		published;		/* rows marked since the server started */
 	int64		failed;			/* reports with an error since the server started */
