@@ -155,7 +155,12 @@ relay_rules_noted(RelayRules *rules, const RelayRefusal *refusal, bool found, in
 	rules->refused--;
 	relay_entry_free(rules, i);
 	if (k == NONE)
+	{
+		/* there was no room for its key, which it holds now */
+		rules->counts.parked += found && refusal->park;
+		rules->holds_wanted |= found && refusal->park;
 		return;
+	}
 	key = &rules->key[k];
 	if (!relay_key_is_row(key, &refusal->row) || key->state != RELAY_KEY_TRYING)
 		return;

@@ -230,6 +230,8 @@ alone_at(const RelayRules *rules, int64_t now)
 	{
 		const RelayTopic *topic = &rules->topic[t];
 
+		if (relay_topic_awaits_probe(topic))
+			at = earlier(at, topic->probe_at);
 		if (topic->state == RELAY_TOPIC_STOPPED && topic->in_flight == 0 &&
 			(topic->probe_at > now || !topic->behind.any || relay_passed(rules, topic->behind.seq)))
 			at = earlier(at, topic->probe_at);

@@ -216,6 +216,17 @@ is_suspect(const RelayRules *rules, const RelayRow *row)
 	return row->attempts > 0 || (limit > 0 && row->bytes - RELAY_ROW_OVERHEAD > limit);
 }
 
+/*
+ * Whether a row that must be tried alone may be its topic's probe at once.  It is the
+ * first of the topic, so it passes nobody; and if there is no room to remember its
+ * key, it could not be tried later.
+ */
+static bool
+may_be_probe(RelayRules *rules, const RelayRow *row)
+{
+	return rules->topic[row->topic].state == RELAY_TOPIC_PROBING && relay_key_add(rules, row) == NONE;
+}
+
 /* A row for which its key has no room now: it waits, or is left behind. */
 static RelayVerdict
 wait_or_leave(RelayRules *rules, const RelayRow *row, int k, int64_t now, uint64_t *ticket)
@@ -345,7 +356,7 @@ relay_rules_row(RelayRules *rules, const RelayRead *read, const RelayRow *row, i
 		return row_alone(rules, read, row, now, ticket);
 	k = relay_key_find(rules, row);
 	place = relay_place(rules, row->topic, row->partition);
-	if (is_suspect(rules, row))
+	if (is_suspect(rules, row) && !may_be_probe(rules, row))
 	{
 		relay_key_try(rules, row, now);
 		return RELAY_SKIP;		/* read again when it may go */
@@ -404,7 +415,7 @@ relay_rules_broken(RelayRules *rules, const RelayRead *read, const RelayRow *row
 		verdict = row_alone(rules, read, row, now, &ticket);
 	else if (verdict == RELAY_PRODUCE && k != NONE)
 		verdict = ask_key(rules, row, k);
-	if (verdict == RELAY_PRODUCE && row->attempts > 0)
+	if (verdict == RELAY_PRODUCE && row->attempts > 0 && !may_be_probe(rules, row))
 	{
 		relay_key_try(rules, row, now);
 		verdict = RELAY_SKIP;

@@ -59,7 +59,8 @@ extern void relay_topic_stop(RelayRules *rules, int topic, RelayClass reason, in
 extern void relay_topic_open(RelayRules *rules, int topic);
 extern void relay_topic_ask(RelayRules *rules, int topic);
 extern void relay_topic_crowd(RelayRules *rules, const RelayRow *row);
-extern void relay_topics_tick(RelayRules *rules);
+extern bool relay_topic_awaits_probe(const RelayTopic *topic);
+extern void relay_topics_tick(RelayRules *rules, int64_t now);
 
 /* the stream, in relay_stream.c */
 extern void relay_stream_resize(RelayRules *rules, int64_t now);

@@ -116,23 +116,35 @@ relay_topic_crowd(RelayRules *rules, const RelayRow *row)
 		close_topic(rules, row->topic, RELAY_TOPIC_CROWDED, RELAY_TRANSIENT);
 }
 
+/* Whether a topic waits to be probed by a row that was left behind with it. */
+bool
+relay_topic_awaits_probe(const RelayTopic *topic)
+{
+	return topic->state == RELAY_TOPIC_PROBING && !topic->probe_sent && topic->in_flight == 0 && topic->behind.any;
+}
+
 /*
  * There is room for more keys again: opens the topics that wait for it.  One that is
- * to be probed may have a row that found none, and that no later one may pass.
+ * to be probed may have a row that found none, and that no later one may pass: it is
+ * read again, also while there is no room.
  */
 void
-relay_topics_tick(RelayRules *rules)
+relay_topics_tick(RelayRules *rules, int64_t now)
 {
-	if (rules->counts.stopped_topics == 0 || rules->max_keys - rules->nkeys <= rules->max_keys / 16)
-		return;
-	for (int t = 0; t < rules->ntopics; t++)
+	bool		crowded = rules->max_keys - rules->nkeys <= rules->max_keys / 16;
+
+	for (int t = 0; t < rules->ntopics && rules->counts.stopped_topics > 0; t++)
 	{
 		RelayTopic *topic = &rules->topic[t];
 
-		if (topic->state == RELAY_TOPIC_CROWDED)
+		if (topic->state == RELAY_TOPIC_CROWDED && !crowded)
 			relay_topic_open(rules, t);
-		else if (topic->state == RELAY_TOPIC_PROBING && !topic->probe_sent && topic->in_flight == 0)
+		else if (relay_topic_awaits_probe(topic) && (!crowded || topic->probe_at <= now))
+		{
+			/* no sooner again, for it may not find room for its key */
+			topic->probe_at = now + BACKOFF_MIN;
 			relay_release(rules, &topic->behind);
+		}
 	}
 }
 

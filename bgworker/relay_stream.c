@@ -188,7 +188,7 @@ void
 relay_rules_tick(RelayRules *rules, int64_t now)
 {
 	relay_partitions_tick(rules, now);
-	relay_topics_tick(rules);
+	relay_topics_tick(rules, now);
 	relay_linger_tick(rules, now);
 	if (rules->in_flight == 0 || rules->look_at > now)
 		return;
