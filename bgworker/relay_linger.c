@@ -109,6 +109,21 @@ relay_rules_broker_away(RelayRules *rules, int64_t now)
 	rules->load.change_not_before = now + CHANGE_AGAIN;
 }
 
+/* What the stream should do, by the load since the last look. */
+static void
+decide(RelayRules *rules, int64_t now)
+{
+	RelayLoad  *load = &rules->load;
+
+	load->looks = is_loaded(rules, now) ? load->looks + 1 : 0;
+	if (load->looks > 0)
+		load->at = now;
+	if (rules->lingers)
+		rules->next_lingers = now - load->at < load->calm;
+	else
+		rules->next_lingers = load->looks >= LOADED_LOOKS;
+}
+
 /* Looks at the load; call it in each turn. */
 void
 relay_linger_tick(RelayRules *rules, int64_t now)
@@ -117,13 +132,8 @@ relay_linger_tick(RelayRules *rules, int64_t now)
 
 	if (now - load->since < LOOK_EVERY)
 		return;
-	load->looks = is_loaded(rules, now) ? load->looks + 1 : 0;
-	if (load->looks > 0)
-		load->at = now;
-	if (rules->lingers)
-		rules->next_lingers = now - load->at < load->calm;
-	else
-		rules->next_lingers = load->looks >= LOADED_LOOKS;
+	if (!rules->changes)		/* or nothing is sent, which says nothing */
+		decide(rules, now);
 	load->since = now;
 	load->sent = load->crowded = 0;
 	load->waited = false;
