@@ -27,7 +27,7 @@
  * Load in so many looks in a row makes a stream linger.  Calm ends it, for longer each
  * time that load came back soon: brokers remember each producer for a day.
  */
-#define LOADED_LOOKS		2
+#define LOADED_LOOKS		20
 #define CALM_MIN			(2 * USEC_PER_SEC)
 #define CALM_MAX			(60 * USEC_PER_SEC)
 #define SOON				(60 * USEC_PER_SEC)
