@@ -34,6 +34,9 @@
 #define REREAD_USEC			10
 #define REREAD_MAX			(USEC_PER_SEC / 5)
 
+/* reading stops for the first row of a new topic that often */
+#define TOPIC_BEGINS		(USEC_PER_SEC / 10)
+
 /* how often all partitions are looked at */
 #define COUNT_USEC			(USEC_PER_SEC / 100)
 
@@ -197,6 +200,16 @@ relay_in_doubt(const RelayRules *rules, int place, int64_t now)
 int
 relay_first_on_its_way(RelayRules *rules, int place, int64_t now)
 {
+	int			topic = rules->partition[place].topic;
+
+	/* many topics begin at a time: not each is waited for */
+	if (rules->topic[topic].begun != rules->generation)
+	{
+		if (topic != rules->beginning && now - rules->beginning_at < TOPIC_BEGINS)
+			return NONE;
+		rules->beginning = topic;
+		rules->beginning_at = now;
+	}
 	if (rules->partition[place].in_flight == 0)
 		place = relay_place(rules, rules->partition[place].topic, RELAY_ANY_PARTITION);
 	if (now < rules->no_waiting_until || stands(rules, &rules->partition[place], now))

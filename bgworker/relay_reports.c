@@ -87,6 +87,7 @@ note_success(RelayRules *rules, const RelayEntry *entry, int64_t now)
 		topic->backoff = BACKOFF_MIN;
 	place = relay_place(rules, entry->row.topic, entry->partition);
 	rules->partition[place].confirmed = rules->generation;
+	topic->begun = rules->generation;
 	rules->partition[place].stored_at = now;
 	rules->stored_at = now;
 	slower = (way < LONG_WAY ? way : LONG_WAY) - rules->usual_way;

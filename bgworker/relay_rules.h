@@ -216,6 +216,7 @@ typedef struct RelayTopic
 	int64_t		backoff;
 
 	int32_t		partitions;		/* count last seen; 0: not known */
+	uint32_t	begun;			/* generation of the stream that stored a row of it */
 	int32_t		spread;			/* where rows without a key go now */
 	int			spread_left;
 
@@ -347,6 +348,8 @@ typedef struct RelayRules
 	int64_t		read_in_vain;	/* rows since then that could not go, or were on their way */
 	int64_t		release_at;		/* when some may go again; RELAY_NEVER: none can */
 	int			awaited_place;	/* partition for which reading stopped, or RELAY_NONE */
+	int			beginning;		/* topic for whose first row reading stopped last, */
+	int64_t		beginning_at;	/* and when */
 	int64_t		no_waiting_until;	/* reading does not stop for first rows */
 	int			standing;		/* partitions whose rows are not acknowledged, */
 	int			unproved_rows;	/* and what those have in flight that may stand, as of: */
