@@ -34,7 +34,7 @@
 #define REREAD_USEC			10
 #define REREAD_MAX			(USEC_PER_SEC / 5)
 
-/* reading stops for the first row of a new topic that often */
+/* reading stops for the first row of one new topic in so long */
 #define TOPIC_BEGINS		(USEC_PER_SEC / 10)
 
 /* how often all partitions are looked at */
