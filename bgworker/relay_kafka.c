@@ -18,8 +18,6 @@
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
-#include <pthread.h>
-#include <signal.h>
 #ifdef __linux__
 #include <sys/prctl.h>
 #endif
@@ -43,16 +41,15 @@ static const char *const settings[][2] = {
 
 /* of the stream: whatever it is refused for good ends it, before a later row can pass */
 static const char *const stream_settings[][2] = {
-	{"enable.gapless.guarantee", "true"}
+	{"enable.gapless.guarantee", "true"},
+	{"linger.ms", "3"}			/* longer than most acknowledgements take, or less: relay_kafka_flush */
 };
 
 /* of the probe: each record is a batch */
 static const char *const alone_settings[][2] = {
-	{"batch.num.messages", "1"}
+	{"batch.num.messages", "1"},
+	{"linger.ms", "0"}
 };
-
-/* Longer than most acknowledgements take, so that the library's thread sleeps meanwhile. */
-#define LINGER_MS	"3"
 
 /* Version of the library that runs, which may be newer than its headers. */
 const char *
@@ -83,7 +80,6 @@ make_conf(const RelayKafkaOptions *options, char *error, size_t error_size)
 	ok = rd_kafka_conf_set(conf, "bootstrap.servers", options->brokers, error, error_size) == RD_KAFKA_CONF_OK &&
 		rd_kafka_conf_set(conf, "client.id", options->client_id, error, error_size) == RD_KAFKA_CONF_OK &&
 		rd_kafka_conf_set(conf, "batch.size", batch_bytes, error, error_size) == RD_KAFKA_CONF_OK &&
-		rd_kafka_conf_set(conf, "linger.ms", options->lingers ? LINGER_MS : "0", error, error_size) == RD_KAFKA_CONF_OK &&
 		set_all(conf, settings, lengthof(settings), error, error_size);
 	if (ok && options->alone)
 		ok = set_all(conf, alone_settings, lengthof(alone_settings), error, error_size);
@@ -147,6 +143,7 @@ relay_kafka_open(const RelayKafkaOptions *options, char *error, size_t error_siz
 	RelayKafka *kafka;
 	rd_kafka_conf_t *conf;
 	rd_kafka_t *rk;
+	Flusher    *flusher = NULL;
 
 	if (relay_kafka_wakeup_fd() < 0)
 	{
@@ -163,9 +160,15 @@ relay_kafka_open(const RelayKafkaOptions *options, char *error, size_t error_siz
 		rd_kafka_conf_destroy(conf);
 		return NULL;
 	}
+	if (!options->alone && (flusher = relay_kafka_flusher_begin(rk, error, error_size)) == NULL)
+	{
+		rd_kafka_destroy(rk);
+		return NULL;
+	}
 
 	kafka = MemoryContextAllocZero(TopMemoryContext, sizeof(RelayKafka));
 	kafka->rk = rk;
+	kafka->flusher = flusher;
 	relay_kafka_topics_begin(kafka);
 	relay_kafka_events_begin(kafka);
 	return kafka;
@@ -175,6 +178,7 @@ relay_kafka_open(const RelayKafkaOptions *options, char *error, size_t error_siz
 typedef struct Remains
 {
 	rd_kafka_t *rk;
+	Flusher    *flusher;
 	PartitionCount *counts;
 } Remains;
 
@@ -183,6 +187,7 @@ destroy(void *arg)
 {
 	Remains    *remains = arg;
 
+	relay_kafka_flusher_end(remains->flusher);
 	rd_kafka_destroy_flags(remains->rk, RD_KAFKA_DESTROY_F_NO_CONSUMER_CLOSE);
 	relay_kafka_counts_free(remains->counts);
 	free(remains);
@@ -192,15 +197,12 @@ destroy(void *arg)
 /*
  * Ends a producer whose reports are all in, or are of no more interest.  Ending
  * waits for the library's threads, and one may hang in a name look-up: so a
- * thread does it, which like theirs takes no signals and knows nothing of the
- * server.
+ * thread does it, which like theirs knows nothing of the server.
  */
 void
 relay_kafka_close(RelayKafka *kafka)
 {
 	Remains    *remains = malloc(sizeof(Remains));
-	sigset_t	all;
-	sigset_t	old;
 	pthread_t	thread;
 
 	relay_kafka_events_end(kafka);
@@ -208,14 +210,11 @@ relay_kafka_close(RelayKafka *kafka)
 
 	if (remains != NULL)		/* or it is left as it is */
 	{
-		*remains = (Remains) {kafka->rk, kafka->counts};
-		sigfillset(&all);
-		pthread_sigmask(SIG_SETMASK, &all, &old);
-		if (pthread_create(&thread, NULL, destroy, remains) == 0)
+		*remains = (Remains) {kafka->rk, kafka->flusher, kafka->counts};
+		if (relay_kafka_thread(&thread, destroy, remains) == 0)
 			pthread_detach(thread);
 		else
 			destroy(remains);
-		pthread_sigmask(SIG_SETMASK, &old, NULL);
 	}
 	pfree(kafka);
 }

@@ -29,7 +29,6 @@ typedef struct RelayKafkaOptions
 	const char *client_id;
 	bool		alone;			/* a record to a batch; a refused one does not end it */
 	uint32_t	batch_bytes;
-	bool		lingers;		/* gathers records for larger batches */
 } RelayKafkaOptions;
 
 /* what became of a record that was to be produced */
@@ -77,6 +76,7 @@ extern RelayKafka *relay_kafka_open(const RelayKafkaOptions *options, char *erro
 extern void relay_kafka_close(RelayKafka *kafka);
 extern RelayTake relay_kafka_produce(RelayKafka *kafka, const RelayRecord *record, int32_t partition,
 									 uint64_t ticket, RelayClass *class, char *error, size_t error_size);
+extern void relay_kafka_flush(RelayKafka *kafka);
 extern int32_t relay_kafka_partitions(RelayKafka *kafka, const char *topic);
 extern int32_t relay_kafka_partition(RelayBytes key, int32_t partitions);
 extern void relay_kafka_purge(RelayKafka *kafka, bool in_flight_too);

@@ -9,17 +9,20 @@
 #define RELAY_KAFKA_PRIVATE_H
 
 #include <librdkafka/rdkafka.h>
+#include <pthread.h>
 
 #include "utils/hsearch.h"
 
 #include "relay_kafka.h"
 
+typedef struct Flusher Flusher;
 typedef struct TopicEntry TopicEntry;
 typedef struct PartitionCount PartitionCount;
 
 struct RelayKafka
 {
 	rd_kafka_t *rk;
+	Flusher    *flusher;		/* NULL: it doesn't gather records anyway */
 
 	/* relay_kafka_events.c */
 	rd_kafka_queue_t *queue;
@@ -32,6 +35,11 @@ struct RelayKafka
 	TopicEntry *last_topic;		/* that was asked for: mostly it is asked for again */
 	PartitionCount *counts;		/* of all topics */
 };
+
+/* relay_kafka_flush.c */
+extern int	relay_kafka_thread(pthread_t *thread, void *(*run) (void *), void *arg);
+extern Flusher *relay_kafka_flusher_begin(rd_kafka_t *rk, char *error, size_t error_size);
+extern void relay_kafka_flusher_end(Flusher *flusher);
 
 /* relay_kafka_events.c */
 extern void relay_kafka_events_begin(RelayKafka *kafka);

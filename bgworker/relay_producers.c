@@ -23,8 +23,7 @@ static char *refusal_text[RELAY_ENTRIES];
 static RelayKafka *
 open_producer(RelayWorker *w, bool alone, char *error, size_t error_size)
 {
-	RelayKafkaOptions options = {w->brokers, w->client_id, alone, w->rules.next_batch_bytes,
-	!alone && w->rules.next_lingers};
+	RelayKafkaOptions options = {w->brokers, w->client_id, alone, w->rules.next_batch_bytes};
 
 	return relay_kafka_open(&options, error, error_size);
 }
@@ -90,6 +89,8 @@ relay_producers_send(RelayWorker *w, RelayHandle handle, const RelayRecord *reco
 	switch (take)
 	{
 		case RELAY_TAKEN:
+			if (handle == RELAY_STREAM && !w->rules.lingers)
+				relay_kafka_flush(kafka);
 			break;
 		case RELAY_QUEUE_FULL:
 			relay_rules_not_taken(&w->rules, ticket, relay_now_usec());
@@ -162,11 +163,9 @@ hear_event(RelayWorker *w, RelayHandle handle, const RelayKafkaEvent *event, int
 		case RELAY_KAFKA_OUTAGE:
 			w->outage = true;
 			relay_note_error(w, event->text);
-			relay_rules_broker_away(&w->rules, now);
 			break;
 		case RELAY_KAFKA_ERROR:
 			relay_note_error(w, event->text);
-			relay_rules_broker_away(&w->rules, now);
 			break;
 		case RELAY_KAFKA_FATAL:
 			hear_fatal(w, handle, event, now);

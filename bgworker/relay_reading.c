@@ -262,8 +262,6 @@ relay_rules_wake_at(const RelayRules *rules, int64_t now)
 {
 	int64_t		at = earlier(relay_mark_at(rules), stream_at(rules));
 
-	at = earlier(at, relay_linger_at(rules));
-
 	if (rules->nready > 0 && rules->stream == RELAY_STREAM_OPEN &&
 		rules->in_flight + rules->acknowledged + rules->refused < rules->window_rows)
 		return 0;				/* rows that waited may go */

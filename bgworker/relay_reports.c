@@ -192,7 +192,7 @@ stream_refused(RelayRules *rules, int i, RelayClass class, int64_t now)
 			break;
 		case RELAY_RETURNED:
 			relay_leave(&rules->returned, &row);
-			if (rules->stream == RELAY_STREAM_OPEN || rules->changes)
+			if (rules->stream == RELAY_STREAM_OPEN)
 				relay_rules_stream_failed(rules, now);
 			break;
 	}

@@ -32,7 +32,6 @@ relay_rules_init(RelayRules *rules)
 	rules->window_bytes = RELAY_WINDOW_BYTES;
 	rules->stuck_after = 60 * USEC_PER_SEC;
 	rules->max_keys = RELAY_KEYS;
-	rules->linger_rows = RELAY_LINGER_ROWS;
 	rules->generation = 1;
 	rules->batch_bytes = RELAY_BATCH_BYTES;
 	rules->next_batch_bytes = RELAY_BATCH_BYTES;

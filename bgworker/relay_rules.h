@@ -33,8 +33,6 @@
 
 #define RELAY_LEAVES		64
 
-/* rows sent in a quarter of a second, from which on the stream lingers */
-#define RELAY_LINGER_ROWS	250
 
 /*
  * Rows handed to Kafka and not yet marked, at most: also the most repeats.  The
@@ -270,11 +268,7 @@ typedef struct RelayLoad
 	int64_t		sent;			/* rows, */
 	int64_t		crowded;		/* and those that found others on their way to their partition */
 	bool		waited;			/* a row waited for another one of its key */
-	int			looks;			/* that found it high, in a row */
-	int64_t		at;				/* the last of them */
-	int64_t		calm;			/* so long after that a stream ceases to linger */
-	int64_t		ended_at;		/* when one last did */
-	int64_t		change_not_before;
+	int64_t		calm_at;		/* when the last load will be over */
 } RelayLoad;
 
 typedef enum RelayStreamState
@@ -314,7 +308,6 @@ typedef struct RelayRules
 	int64_t		window_bytes;
 	int64_t		stuck_after;	/* how long a partition may stand while others move */
 	int			max_keys;		/* as many as are remembered */
-	int			linger_rows;	/* sent in a quarter of a second, for the stream to linger */
 
 	RelayLeaf	leaf[RELAY_LEAVES];
 	int			free;			/* first free entry; beyond used_entries none was ever used */
@@ -370,9 +363,7 @@ typedef struct RelayRules
 	bool		got_on;			/* the stream stored a row, or found one not to be sent again */
 	uint32_t	batch_bytes;	/* that the stream was made with */
 	uint32_t	next_batch_bytes;
-	bool		lingers;		/* the stream was made so */
-	bool		next_lingers;
-	bool		changes;		/* it drains for that alone */
+	bool		lingers;		/* it gathers rows, rather than send each at once */
 	RelayLoad	load;
 	int64_t		stored_at;		/* any row, by the stream */
 	int64_t		usual_way;		/* time from sending to that, of the last few hundred on the average */
@@ -485,7 +476,6 @@ extern void relay_rules_limit(RelayRules *rules, int topic, uint32_t limit, int6
 
 /* relay_stream.c: the life of the producers */
 extern void relay_rules_stream_failed(RelayRules *rules, int64_t now);
-extern void relay_rules_broker_away(RelayRules *rules, int64_t now);
 extern void relay_rules_probe_failed(RelayRules *rules, int64_t now);
 extern void relay_rules_tick(RelayRules *rules, int64_t now);
 extern RelayStreamAction relay_rules_stream_action(RelayRules *rules, int64_t now);

@@ -68,9 +68,6 @@ extern void relay_stream_resize(RelayRules *rules, int64_t now);
 /* whether it lingers, in relay_linger.c */
 extern void relay_linger_sends(RelayRules *rules, const RelayRow *row);
 extern void relay_linger_tick(RelayRules *rules, int64_t now);
-extern int64_t relay_linger_at(const RelayRules *rules);
-extern void relay_linger_changed(RelayRules *rules, int64_t now);
-extern void relay_linger_stays(RelayRules *rules, int64_t now);
 
 /* keys, in relay_keys.c */
 extern void relay_keys_init(RelayRules *rules);

@@ -47,7 +47,6 @@ relay_rules_stream_failed(RelayRules *rules, int64_t now)
 		return;
 	}
 	rules->stream = RELAY_STREAM_PURGING;
-	rules->changes = false;
 	rules->purge = true;
 	rules->purge_again = now + PURGE_AGAIN;
 	rules->give_up_at = now + GIVE_UP;
@@ -74,8 +73,6 @@ relay_rules_stream_action(RelayRules *rules, int64_t now)
 		rules->got_on = true;
 		if (rules->stream_in_flight == 0)
 			close_stream(rules, now);
-		else if (now >= rules->give_up_at && rules->changes)
-			relay_linger_stays(rules, now);
 		else if (now >= rules->give_up_at)
 			relay_rules_stream_failed(rules, now);
 	}
@@ -110,12 +107,10 @@ relay_rules_stream_built(RelayRules *rules, int64_t now)
 	rules->stream = RELAY_STREAM_OPEN;
 	rules->generation++;
 	rules->batch_bytes = rules->next_batch_bytes;
-	relay_linger_changed(rules, now);
 	rules->got_on = false;
 	if (rules->usual_way < NEW_WAY)
 		rules->usual_way = NEW_WAY;
-	rules->counts.rebuilds += !rules->changes;
-	rules->changes = false;
+	rules->counts.rebuilds++;
 	relay_release(rules, &rules->returned);
 }
 

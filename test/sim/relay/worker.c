@@ -26,7 +26,6 @@ start(World *world)
 	relay_rules_init(rules);
 	rules->window_rows = FAULT == FAULT_big_window ? world->config.window * 2 : world->config.window;
 	rules->max_keys = world->config.max_keys;
-	rules->linger_rows = world->config.linger_rows;
 	for (int t = 0; t < world->config.topics; t++)
 		relay_rules_topic_set(rules, t, world->config.skip[t],
 							  FAULT == FAULT_two_of_key ? 0 : world->config.max_per_key[t]);

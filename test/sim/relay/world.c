@@ -28,7 +28,6 @@ draw_config(Config *config, Random *random)
 	config->keys = (int) random_between(random, 1, MAX_KEYS);
 	config->window = (int) random_between(random, 3, 60);
 	config->max_keys = random_chance(random, 200) ? (int) random_between(random, 2, 8) : RELAY_KEYS;
-	config->linger_rows = random_chance(random, 500) ? RELAY_LINGER_ROWS : (int) random_between(random, 1, 10);
 	config->batch = (int) random_between(random, 1, 30);
 	config->no_key = random_chance(random, 300) ? 200 : 0;
 	config->poison = random_chance(random, 500) ? (int) random_between(random, 5, 100) : 0;

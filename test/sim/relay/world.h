@@ -61,7 +61,6 @@ typedef struct Config
 	bool		forget;			/* topics are deleted and made anew */
 	int			window;
 	int			max_keys;
-	int			linger_rows;
 	int			batch;			/* rows that the library puts into a batch, at most */
 
 	/* per mille */
