@@ -55,10 +55,12 @@ relay_linger_tick(RelayRules *rules, int64_t now)
 
 	if (now - load->since < LOOK_EVERY)
 		return;
-	if (is_loaded(rules, now))
-		load->calm_at = now + CALM;
 	/* a key's next row waits for the one before, and would wait longer */
-	rules->lingers = now < load->calm_at && !load->waited && rules->waiting == 0;
+	if (load->waited || rules->waiting > 0)
+		load->calm_at = now;
+	else if (is_loaded(rules, now))
+		load->calm_at = now + CALM;
+	rules->lingers = now < load->calm_at;
 	load->since = now;
 	load->sent = load->crowded = 0;
 	load->waited = false;
