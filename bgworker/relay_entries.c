@@ -58,8 +58,8 @@ bucket_of(int leaf, int64_t seq)
 	return (int) (hash >> 40) & (RELAY_BUCKETS - 1);
 }
 
-bool
-relay_same_row(const RelayRow *a, const RelayRow *b)
+static bool
+same_row(const RelayRow *a, const RelayRow *b)
 {
 	return a->seq == b->seq && a->leaf == b->leaf &&
 		memcmp(a->event_id, b->event_id, sizeof(a->event_id)) == 0;
@@ -70,7 +70,7 @@ relay_entry_find(const RelayRules *rules, const RelayRow *row)
 {
 	int			i = rules->bucket[bucket_of(row->leaf, row->seq)];
 
-	while (i != NONE && !relay_same_row(&rules->entry[i].row, row))
+	while (i != NONE && !same_row(&rules->entry[i].row, row))
 		i = rules->entry[i].next_in_bucket;
 	return i;
 }

@@ -3,8 +3,8 @@
  * relay_kafka.c
  *		Kafka producers: making and ending them, and handing records to them.
  *
- * The library runs threads of its own, which know nothing of the server.  There
- * are no callbacks but one that computes a partition, so no error can jump
+ * The library runs threads of its own, and two are ours (see relay_kafka_thread);
+ * they know nothing of the server.  There are no callbacks but one that computes a partition, so no error can jump
  * through the library's frames.
  *
  * At least once, and no more than that: a producer is idempotent (KIP-98), so
@@ -18,6 +18,7 @@
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
+#include <signal.h>
 #ifdef __linux__
 #include <sys/prctl.h>
 #endif
@@ -42,7 +43,8 @@ static const char *const settings[][2] = {
 /* of the stream: whatever it is refused for good ends it, before a later row can pass */
 static const char *const stream_settings[][2] = {
 	{"enable.gapless.guarantee", "true"},
-	{"linger.ms", "3"}			/* longer than most acknowledgements take, or less: relay_kafka_flush */
+	{"linger.ms", "3"},			/* longer than most acknowledgements take; relay_kafka_flush cuts it short */
+	{"sticky.partitioning.linger.ms", "0"}	/* or choose_partition is not asked for rows without a key */
 };
 
 /* of the probe: each record is a batch */
@@ -56,6 +58,21 @@ const char *
 relay_kafka_version(void)
 {
 	return rd_kafka_version_str();
+}
+
+/* Makes a thread, which must know nothing of the server: it takes no signals.  0, or an errno. */
+int
+relay_kafka_thread(pthread_t *thread, void *(*run) (void *), void *arg)
+{
+	sigset_t	all;
+	sigset_t	old;
+	int			error;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	error = pthread_create(thread, NULL, run, arg);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	return error;
 }
 
 /* ---- making and ending producers ---- */
@@ -154,15 +171,18 @@ relay_kafka_open(const RelayKafkaOptions *options, char *error, size_t error_siz
 	conf = make_conf(options, error, error_size);
 	if (conf == NULL)
 		return NULL;
-	rk = new_producer(conf, error, error_size);
-	if (rk == NULL)
+
+	/* the flusher first: to undo a producer is to wait for its threads */
+	if (!options->alone && (flusher = relay_kafka_flusher_begin(error, error_size)) == NULL)
 	{
 		rd_kafka_conf_destroy(conf);
 		return NULL;
 	}
-	if (!options->alone && (flusher = relay_kafka_flusher_begin(rk, error, error_size)) == NULL)
+	rk = new_producer(conf, error, error_size);
+	if (rk == NULL)
 	{
-		rd_kafka_destroy(rk);
+		relay_kafka_flusher_end(flusher);
+		rd_kafka_conf_destroy(conf);
 		return NULL;
 	}
 

@@ -5,81 +5,63 @@
  *
  * How long the library gathers records (linger.ms) is set when a producer is made.
  * While rd_kafka_flush runs it sends each as soon as it can; but that waits until
- * all are acknowledged, so a thread does it.
+ * the worker has taken all reports, so a thread does it.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include "relay_kafka_private.h"
 
-/* so soon it is seen that a flush is no longer wanted */
+/* so soon it is seen that no flush is wanted any more; longer than linger.ms */
 #define FLUSH_MSEC	100
 
 struct Flusher
 {
-	rd_kafka_t *rk;
 	pthread_t	thread;
 	pthread_mutex_t mutex;		/* of what follows */
 	pthread_cond_t changed;
-	bool		wanted;
+	rd_kafka_t *wanted;			/* producer to be flushed, or NULL */
 	bool		ended;
 };
 
-/* Makes a thread that takes no signals; it must know nothing of the server.  0, or an errno. */
-int
-relay_kafka_thread(pthread_t *thread, void *(*run) (void *), void *arg)
-{
-	sigset_t	all;
-	sigset_t	old;
-	int			error;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	error = pthread_create(thread, NULL, run, arg);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	return error;
-}
-
-/* Waits until a flush is wanted; false: never again. */
-static bool
+/* Waits until a flush is wanted; NULL: never again. */
+static rd_kafka_t *
 wait_for_wish(Flusher *flusher)
 {
-	bool		ended;
+	rd_kafka_t *rk;
 
 	pthread_mutex_lock(&flusher->mutex);
-	while (!flusher->wanted && !flusher->ended)
+	while (flusher->wanted == NULL && !flusher->ended)
 		pthread_cond_wait(&flusher->changed, &flusher->mutex);
-	flusher->wanted = false;
-	ended = flusher->ended;
+	rk = flusher->ended ? NULL : flusher->wanted;
+	flusher->wanted = NULL;
 	pthread_mutex_unlock(&flusher->mutex);
-	return !ended;
+	return rk;
 }
 
 static void *
 run_flushes(void *arg)
 {
 	Flusher    *flusher = arg;
+	rd_kafka_t *rk;
 
-	/* what is not acknowledged by then has been sent, or goes after linger.ms */
-	while (wait_for_wish(flusher))
-		rd_kafka_flush(flusher->rk, FLUSH_MSEC);
+	/* what is not sent by then is older than linger.ms, and goes as soon as it can */
+	while ((rk = wait_for_wish(flusher)) != NULL)
+		rd_kafka_flush(rk, FLUSH_MSEC);
 	return NULL;
 }
 
-/* NULL: error says why not. */
+/* Makes the thread, which waits; NULL: error says why not. */
 Flusher *
-relay_kafka_flusher_begin(rd_kafka_t *rk, char *error, size_t error_size)
+relay_kafka_flusher_begin(char *error, size_t error_size)
 {
 	Flusher    *flusher = malloc(sizeof(Flusher));
 	int			failure = ENOMEM;
 
 	if (flusher != NULL)
 	{
-		*flusher = (Flusher) {.rk = rk};
+		*flusher = (Flusher) {0};
 		pthread_mutex_init(&flusher->mutex, NULL);
 		pthread_cond_init(&flusher->changed, NULL);
 		failure = relay_kafka_thread(&flusher->thread, run_flushes, flusher);
@@ -93,7 +75,7 @@ relay_kafka_flusher_begin(rd_kafka_t *rk, char *error, size_t error_size)
 	return flusher;
 }
 
-/* Waits for a flush that runs; in a thread that knows nothing of the server. */
+/* Waits for a flush that runs; so it is called in a thread that knows nothing of the server. */
 void
 relay_kafka_flusher_end(Flusher *flusher)
 {
@@ -116,8 +98,8 @@ relay_kafka_flush(RelayKafka *kafka)
 	Flusher    *flusher = kafka->flusher;
 
 	pthread_mutex_lock(&flusher->mutex);
-	if (!flusher->wanted)
+	if (flusher->wanted == NULL)
 		pthread_cond_signal(&flusher->changed);
-	flusher->wanted = true;
+	flusher->wanted = kafka->rk;
 	pthread_mutex_unlock(&flusher->mutex);
 }

@@ -36,9 +36,11 @@ struct RelayKafka
 	PartitionCount *counts;		/* of all topics */
 };
 
-/* relay_kafka_flush.c */
+/* relay_kafka.c */
 extern int	relay_kafka_thread(pthread_t *thread, void *(*run) (void *), void *arg);
-extern Flusher *relay_kafka_flusher_begin(rd_kafka_t *rk, char *error, size_t error_size);
+
+/* relay_kafka_flush.c */
+extern Flusher *relay_kafka_flusher_begin(char *error, size_t error_size);
 extern void relay_kafka_flusher_end(Flusher *flusher);
 
 /* relay_kafka_events.c */

@@ -223,6 +223,7 @@ relay_rules_next_waiting(RelayRules *rules, uint64_t *ticket, int64_t now)
 		relay_list_remove(rules, &key->waiting, i);
 		key->nwaiting--;
 		rules->waiting--;
+		relay_linger_waits(rules);
 		relay_entry_send(rules, i, RELAY_STREAM, now);
 		relay_key_ready(rules, k);
 		*ticket = relay_ticket_of(rules, i);

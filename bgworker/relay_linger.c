@@ -28,11 +28,21 @@
 
 /* A row is about to go to a partition. */
 void
-relay_linger_sends(RelayRules *rules, const RelayRow *row)
+relay_linger_sends(RelayRules *rules, int place, int64_t now)
 {
 	rules->load.sent++;
-	if (rules->partition[relay_place(rules, row->topic, row->partition)].in_flight >= SENDABLE)
+	if (rules->partition[place].in_flight >= SENDABLE)
 		rules->load.crowded++;
+	if (!relay_confirmed(rules, place, now))
+		relay_linger_waits(rules);
+}
+
+/* Others wait for this row, for the next of its key or of its partition: they would wait longer. */
+void
+relay_linger_waits(RelayRules *rules)
+{
+	rules->load.waited = true;
+	rules->lingers = false;
 }
 
 /* Whether much was to be sent since the last look. */
@@ -55,11 +65,10 @@ relay_linger_tick(RelayRules *rules, int64_t now)
 
 	if (now - load->since < LOOK_EVERY)
 		return;
-	/* a key's next row waits for the one before, and would wait longer */
-	if (load->waited || rules->waiting > 0)
+	if (load->waited)
 		load->calm_at = now;
 	else if (is_loaded(rules, now))
-		load->calm_at = now + CALM;
+		load->calm_at = load->since + LOOK_EVERY + CALM;	/* the worker may have slept since */
 	rules->lingers = now < load->calm_at;
 	load->since = now;
 	load->sent = load->crowded = 0;

@@ -99,7 +99,7 @@ relay_place(RelayRules *rules, int topic, int32_t number)
 }
 
 /* Whether the stream has stored something there, and Kafka still knows of it. */
-static bool
+bool
 relay_confirmed(const RelayRules *rules, int place, int64_t now)
 {
 	const RelayPartition *partition = &rules->partition[place];

@@ -8,8 +8,7 @@
 #ifndef RELAY_RETENTION_H
 #define RELAY_RETENTION_H
 
-/* answers that are no retention */
-#define RELAY_RETENTION_FOREVER		INT64CONST(-1)	/* as Kafka says it */
+/* an answer that is none; -1 is one, as Kafka says "for ever" */
 #define RELAY_RETENTION_NOT_LEARNED	INT64CONST(-2)
 
 extern bool relay_retention_is_old(int topic, int64 age_ms);

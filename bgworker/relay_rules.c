@@ -233,7 +233,7 @@ wait_or_leave(RelayRules *rules, const RelayRow *row, int k, int64_t now, uint64
 	RelayKey   *key = &rules->key[k];
 	int			i;
 
-	rules->load.waited = true;
+	relay_linger_waits(rules);
 	if (rules->waiting >= RELAY_WAITING_ROWS || key->nwaiting >= RELAY_WAITING_OF_KEY)
 	{
 		relay_leave(&key->behind, row);
@@ -390,7 +390,7 @@ relay_rules_row(RelayRules *rules, const RelayRead *read, const RelayRow *row, i
 			(rules->key[k].nwaiting > 0 || rules->key[k].in_flight >= topic->max_in_flight_per_key))
 			return wait_or_leave(rules, row, k, now, ticket);
 	}
-	relay_linger_sends(rules, row);
+	relay_linger_sends(rules, place, now);
 	i = relay_entry_add(rules, row, now);
 	relay_entry_send(rules, i, RELAY_STREAM, now);
 	*ticket = relay_ticket_of(rules, i);

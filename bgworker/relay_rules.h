@@ -33,7 +33,6 @@
 
 #define RELAY_LEAVES		64
 
-
 /*
  * Rows handed to Kafka and not yet marked, at most: also the most repeats.  The
  * defaults, and the highest that can be set.
@@ -267,7 +266,7 @@ typedef struct RelayLoad
 	int64_t		since;			/* the last look at it; from then on: */
 	int64_t		sent;			/* rows, */
 	int64_t		crowded;		/* and those that found others on their way to their partition */
-	bool		waited;			/* a row waited for another one of its key */
+	bool		waited;			/* rows waited for others of their key or partition */
 	int64_t		calm_at;		/* when the last load will be over */
 } RelayLoad;
 

@@ -34,7 +34,6 @@ extern uint64_t relay_ticket_of(const RelayRules *rules, int i);
 extern int	relay_entry_of(const RelayRules *rules, uint64_t ticket);
 extern void relay_entry_send(RelayRules *rules, int i, RelayHandle handle, int64_t now);
 extern void relay_entry_arrive(RelayRules *rules, int i);
-extern bool relay_same_row(const RelayRow *a, const RelayRow *b);
 
 /* rows left behind */
 extern void relay_leave(RelayBehind *behind, const RelayRow *row);
@@ -45,6 +44,7 @@ extern bool relay_passed(const RelayRules *rules, int64_t seq);
 
 /* partitions, in relay_partitions.c */
 extern int	relay_place(RelayRules *rules, int topic, int32_t number);
+extern bool relay_confirmed(const RelayRules *rules, int place, int64_t now);
 extern bool relay_may_begin(RelayRules *rules, int place, int64_t now);
 extern bool relay_in_doubt(const RelayRules *rules, int place, int64_t now);
 extern int	relay_first_on_its_way(RelayRules *rules, int place, int64_t now);
@@ -66,7 +66,8 @@ extern void relay_topics_tick(RelayRules *rules, int64_t now);
 extern void relay_stream_resize(RelayRules *rules, int64_t now);
 
 /* whether it lingers, in relay_linger.c */
-extern void relay_linger_sends(RelayRules *rules, const RelayRow *row);
+extern void relay_linger_sends(RelayRules *rules, int place, int64_t now);
+extern void relay_linger_waits(RelayRules *rules);
 extern void relay_linger_tick(RelayRules *rules, int64_t now);
 
 /* keys, in relay_keys.c */

@@ -70,10 +70,10 @@ sub load
 
 wait_at_once();
 load(0);
-cmp_ok(quickest(15), '>=', $linger_ms, 'under load the relay gathers');
+cmp_ok(quickest(8), '>=', $linger_ms, 'under load the relay gathers');
 wait_at_once();
 load(0);
-cmp_ok(quickest(15), '>=', $linger_ms, 'and again');
+cmp_ok(quickest(8), '>=', $linger_ms, 'and again');
 
 $node->value(q{INSERT INTO idem.topic (topic, max_in_flight_per_key) VALUES ('limited', 1)});
 wait_at_once();
