@@ -3,9 +3,10 @@
  * relay_kafka.c
  *		Kafka producers: making and ending them, and handing records to them.
  *
- * The library runs threads of its own, and two are ours (see relay_kafka_thread);
- * they know nothing of the server.  There are no callbacks but one that computes a partition, so no error can jump
- * through the library's frames.
+ * The library runs threads of its own, and ours flush and end producers (see
+ * relay_kafka_thread); none of them knows anything of the server.  There are no
+ * callbacks but one that computes a partition, so no error can jump through the
+ * library's frames.
  *
  * At least once, and no more than that: a producer is idempotent (KIP-98), so
  * its own retries neither double nor reorder; a row is done only when its
