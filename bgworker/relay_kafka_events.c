@@ -109,7 +109,8 @@ fill_error(RelayKafka *kafka, rd_kafka_event_t *from, RelayKafkaEvent *event)
 {
 	rd_kafka_resp_err_t err = rd_kafka_event_error(from);
 
-	if (err == RD_KAFKA_RESP_ERR__FATAL)
+	/* its code is that of the error behind it, not _FATAL */
+	if (rd_kafka_event_error_is_fatal(from))
 	{
 		event->kind = RELAY_KAFKA_FATAL;
 		rd_kafka_fatal_error(kafka->rk, event->text, sizeof(event->text));

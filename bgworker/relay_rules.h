@@ -305,7 +305,7 @@ typedef struct RelayRules
 	/* settings: from here on, all is cleared at the start */
 	int			window_rows;
 	int64_t		window_bytes;
-	int64_t		stuck_after;	/* how long a partition may stand while others move */
+	int64_t		stuck_after;	/* how long rows in flight may stand */
 	int			max_keys;		/* as many as are remembered */
 
 	RelayLeaf	leaf[RELAY_LEAVES];

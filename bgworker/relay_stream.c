@@ -139,14 +139,16 @@ relay_rules_probe_built(RelayRules *rules, int64_t now)
 /* ---- time ---- */
 
 /*
- * A partition that stands for long while others move: the library may have lost
- * it, and a new producer finds it again.  If it doesn't, the next one comes later.
+ * A partition that stands for long while others move, or all of them: the library
+ * may have lost it, and a new producer finds it again.  If it doesn't, as when no
+ * broker is there, the next one comes later.
  */
 static void
 look_for_stuck(RelayRules *rules, int64_t now)
 {
 	int64_t		oldest = now;
 	int			place = NONE;
+	bool		others_move;
 
 	for (int p = 0; p < rules->used_partitions; p++)
 	{
@@ -158,9 +160,10 @@ look_for_stuck(RelayRules *rules, int64_t now)
 			place = p;
 		}
 	}
-	if (place == NONE || rules->stored_place == place || now - rules->stored_at > 10 * USEC_PER_SEC)
-		return;
-	if (now - oldest < rules->stuck_wait)
+	others_move = rules->stored_place != place && now - rules->stored_at <= 10 * USEC_PER_SEC;
+	if (!others_move && oldest < rules->stored_at)
+		oldest = rules->stored_at;
+	if (place == NONE || now - oldest < rules->stuck_wait)
 		return;
 	rules->stuck_wait = rules->stuck_wait * 2 < STUCK_MAX ? rules->stuck_wait * 2 : STUCK_MAX;
 	rules->stuck_place = place;
@@ -174,7 +177,7 @@ look_at_probe(RelayRules *rules, int64_t now)
 		return;
 	for (int i = 0; i < rules->used_entries; i++)
 		if (rules->entry[i].state == RELAY_IN_FLIGHT && rules->entry[i].handle == RELAY_PROBE &&
-			now - rules->entry[i].since >= rules->stuck_after && now - rules->stored_at < 10 * USEC_PER_SEC)
+			now - rules->entry[i].since >= rules->stuck_after)
 			rules->probe_broken = true;
 }
 

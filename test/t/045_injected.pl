@@ -1,6 +1,5 @@
-# Errors that no real broker can be made to answer with when a test wants it, from
-# librdkafka's mock broker: a producer that lost its place is made anew, and what was
-# in flight is sent again in order; a slow broker is waited for.
+# What no real broker can be made to do when a test wants it, from librdkafka's mock
+# broker: one that is slow is waited for; topics by the thousand.
 #
 # (test/long/injected.pl has each error of the README's table.)
 
@@ -44,26 +43,6 @@ sub in_order
 
 write_rows(100);
 in_order('no error', 0);
-
-# Those that end an idempotent producer, or have it begin its sequences again.  One
-# request alone is under way: the mock knows no sequences, and would store those after it,
-# which a broker refuses for the gap.  (What happens to them is for the simulator.)
-foreach my $error (qw(OUT_OF_ORDER_SEQUENCE_NUMBER INVALID_PRODUCER_EPOCH UNKNOWN_PRODUCER_ID PRODUCER_FENCED))
-{
-	my $before = rebuilds();
-	my $failed = $node->relay_status->{failed};
-
-	$mock->say("push $error 1");
-	write_rows(1);
-	wait_until("$error: that was the answer", sub {
-		my $seen = $node->relay_status;
-		return ($seen->{failed} > $failed || $seen->{published} == $rows, $seen);
-	});
-	write_rows(3000);
-	in_order($error, $window * (rebuilds() - $before));
-	note "$error: " . (rebuilds() - $before) . ' producers made anew';
-}
-cmp_ok(rebuilds(), '>', 0, 'producers were made anew');
 
 # A broker that takes three seconds to answer is no reason to send anything again.
 my $before = rebuilds();

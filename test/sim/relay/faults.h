@@ -19,6 +19,7 @@
 	F(hints_late, "all-published", "the hints are taken after the snapshot, and dropped") \
 	F(no_sweep, "all-published", "a worker that starts reads only what it hears of") \
 	F(forget_returned, "all-published", "rows that a failed stream gives back are not read again") \
+	F(wait_forever, "all-published", "a producer of which nothing more comes is not made anew") \
 	F(forget_key, "all-published", "rows left behind with a key are not read again") \
 	F(forget_partition, "all-published", "rows left behind with a partition are not read again") \
 	F(no_prepared, "all-published", "nobody asks for a sweep after COMMIT PREPARED") \

@@ -10,7 +10,7 @@
  * that passes, the library waits until all requests of the partition are back
  * and sends the rest again.  What can't be tried again ends a stream (gapless),
  * and makes a probe begin a new epoch.  Requests of a producer that has been
- * closed may still arrive.
+ * closed may still arrive.  A producer may also hang, and send no more.
  *
  *-------------------------------------------------------------------------
  */
@@ -143,7 +143,7 @@ library_produce(World *world, Producer *producer, int r, int32_t partition,
 void
 library_purge(World *world, Producer *producer, bool in_flight_too)
 {
-	for (int t = 0; t < world->config.topics; t++)
+	for (int t = 0; t < world->config.topics && !producer->hangs; t++)
 	{
 		for (int p = 0; p < MAX_PARTITIONS; p++)
 		{
@@ -157,7 +157,7 @@ library_purge(World *world, Producer *producer, bool in_flight_too)
 			report_failure(world, producer, &producer->unknown[t][i], RELAY_RETURNED);
 		producer->nunknown[t] = 0;
 	}
-	for (int q = 0; in_flight_too && q < MAX_REQUESTS; q++)
+	for (int q = 0; in_flight_too && !producer->hangs && q < MAX_REQUESTS; q++)
 	{
 		Request    *request = &world->request[q];
 
@@ -394,6 +394,8 @@ library_step(World *world, Random *random)
 		bump_epoch(world, producer);
 	if (random_chance(random, producer->nunknown[t] > 0 ? 300 : 30))
 		refresh(world, producer, t);
+	if (producer->hangs)
+		return;
 	request = oldest(world, ANSWERED, producer->number, random);
 	if (request != NULL && random_chance(random, 600))
 		take_answer(world, producer, request);
@@ -525,7 +527,7 @@ trouble_step(World *world, Random *random)
 	int			broker = (int) random_below(random, BROKERS);
 	bool		repair = world->calm || random_chance(random, 600);
 
-	switch (random_below(random, 6))
+	switch (random_below(random, 7))
 	{
 		case 0:
 			world->broker_up[broker] = repair;
@@ -554,6 +556,10 @@ trouble_step(World *world, Random *random)
 		case 4:
 			if (world->config.grow && topic->partitions < MAX_PARTITIONS && !world->calm && random_chance(random, 100))
 				topic->partitions++;
+			break;
+		case 5:
+			if (!repair && random_chance(random, 100))
+				(random_chance(random, 500) ? &world->stream : &world->probe)->hangs = true;
 			break;
 		default:
 			topic->partition[random_below(random, MAX_PARTITIONS)].leader = broker;

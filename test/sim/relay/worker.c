@@ -29,6 +29,8 @@ start(World *world)
 	for (int t = 0; t < world->config.topics; t++)
 		relay_rules_topic_set(rules, t, world->config.skip[t],
 							  FAULT == FAULT_two_of_key ? 0 : world->config.max_per_key[t]);
+	if (FAULT == FAULT_wait_forever)
+		rules->stuck_after = rules->stuck_wait = RELAY_NEVER;
 	if (FAULT == FAULT_no_sweep)
 		relay_rules_nothing(rules);
 	if (FAULT == FAULT_no_holds)

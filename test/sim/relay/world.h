@@ -227,6 +227,7 @@ typedef struct Producer
 {
 	bool		open;
 	bool		fatal;
+	bool		hangs;			/* it sends no more */
 	bool		alone;
 	int			number;
 	int			epoch;
