@@ -59,8 +59,6 @@ mark_arrays(const RelayEntry **entries, int n, Datum *arrays)
 	Datum	   *event_id = palloc(sizeof(Datum) * n);
 	Datum	   *partition = palloc(sizeof(Datum) * n);
 	Datum	   *offset = palloc(sizeof(Datum) * n);
-	bool	   *no_offset = palloc(sizeof(bool) * n);
-	int			lower_bound = 1;
 
 	for (int i = 0; i < n; i++)
 	{
@@ -72,14 +70,12 @@ mark_arrays(const RelayEntry **entries, int n, Datum *arrays)
 		event_id[i] = PointerGetDatum(entry->row.event_id);
 		partition[i] = Int32GetDatum(entry->partition);
 		offset[i] = Int64GetDatum(entry->kafka_offset);
-		no_offset[i] = entry->kafka_offset < 0;
 	}
 	arrays[0] = PointerGetDatum(construct_array(tid, n, TIDOID, sizeof(ItemPointerData), false, TYPALIGN_SHORT));
 	arrays[1] = PointerGetDatum(construct_array(seq, n, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 	arrays[2] = PointerGetDatum(construct_array(event_id, n, UUIDOID, UUID_LEN, false, TYPALIGN_CHAR));
 	arrays[3] = PointerGetDatum(construct_array(partition, n, INT4OID, sizeof(int32), true, TYPALIGN_INT));
-	arrays[4] = PointerGetDatum(construct_md_array(offset, no_offset, 1, &n, &lower_bound, INT8OID,
-												   sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	arrays[4] = PointerGetDatum(construct_array(offset, n, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 }
 
 /* Marks by a statement; gives the number of rows marked. */
@@ -184,10 +180,10 @@ fetch_row(Leaf *leaf, const RelayEntry *entry)
 }
 
 static void
-set_column(TupleTableSlot *slot, int number, Datum value, bool isnull)
+set_column(TupleTableSlot *slot, int number, Datum value)
 {
 	slot->tts_values[number] = value;
-	slot->tts_isnull[number] = isnull;
+	slot->tts_isnull[number] = false;
 }
 
 /*
@@ -219,9 +215,9 @@ update_row(Leaf *leaf, const RelayEntry *entry)
 	prefetch_place(old);
 	memcpy(new->tts_values, old->tts_values, sizeof(Datum) * natts);
 	memcpy(new->tts_isnull, old->tts_isnull, sizeof(bool) * natts);
-	set_column(new, leaf->published_at, TimestampTzGetDatum(leaf->now), false);
-	set_column(new, leaf->partition, Int32GetDatum(entry->partition), false);
-	set_column(new, leaf->offset, Int64GetDatum(entry->kafka_offset), entry->kafka_offset < 0);
+	set_column(new, leaf->published_at, TimestampTzGetDatum(leaf->now));
+	set_column(new, leaf->partition, Int32GetDatum(entry->partition));
+	set_column(new, leaf->offset, Int64GetDatum(entry->kafka_offset));
 	ExecStoreVirtualTuple(new);
 	ExecSimpleRelationUpdate(leaf->result, leaf->estate, NULL, old, new);
 	ResetPerTupleExprContext(leaf->estate);

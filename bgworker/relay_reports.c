@@ -38,7 +38,7 @@ check_stored(RelayRules *rules, RelayKey *key, const RelayEntry *entry)
 	if (key->stored && entry->row.seq < key->high_seq)
 	{
 		if (is_older(entry->number, key->high_number) && entry->partition == key->high_partition &&
-			entry->kafka_offset > key->high_offset && key->high_offset >= 0)
+			entry->kafka_offset > key->high_offset)
 			rules->counts.order_violations++;
 		return;
 	}
@@ -101,7 +101,12 @@ note_success(RelayRules *rules, const RelayEntry *entry, int64_t now)
 	}
 }
 
-/* Kafka has stored the row. */
+/*
+ * Kafka has stored the row: it said where.  Without an offset it is the client
+ * library that takes it for stored, since a later batch was: that is so with a
+ * broker that knows the producer, and not with a topic that was made anew between
+ * the two.  Then it is sent again.
+ */
 void
 relay_rules_persisted(RelayRules *rules, uint64_t ticket, int32_t partition,
 					  int64_t kafka_offset, int64_t now)
@@ -112,6 +117,11 @@ relay_rules_persisted(RelayRules *rules, uint64_t ticket, int32_t partition,
 
 	if (i == NONE || rules->entry[i].state != RELAY_IN_FLIGHT)
 		return;
+	if (kafka_offset < 0)
+	{
+		relay_rules_failed(rules, ticket, RELAY_RETURNED, now);
+		return;
+	}
 	relay_entry_arrive(rules, i);
 	entry = &rules->entry[i];
 	entry->state = RELAY_ACKNOWLEDGED;

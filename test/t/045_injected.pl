@@ -1,5 +1,6 @@
 # What no real broker can be made to do when a test wants it, from librdkafka's mock
-# broker: one that is slow is waited for; topics by the thousand.
+# broker: a request is refused and those after it are not, one that is slow is waited for;
+# topics by the thousand.
 #
 # (test/long/injected.pl has each error of the README's table.)
 
@@ -43,6 +44,24 @@ sub in_order
 
 write_rows(100);
 in_order('no error', 0);
+
+# A request is refused, and the one after it is stored: the mock has no sequence numbers,
+# like a partition that does not know the producer.  The library then takes the first one
+# for stored, too; the relay does not.
+# (Its order is of no use then.)
+my $made = rebuilds();
+$mock->say('topic inferred 1');
+$mock->say('rtt 100');
+$node->emit('inferred', key => 'k', payload => '1');
+$node->wait_published;
+$mock->say('push UNKNOWN_PRODUCER_ID 1');
+$node->emit('inferred', key => 'k', payload => '1') foreach 1 .. 5;
+$node->wait_published;
+$mock->say('rtt 0');
+my $inferred = compare($node, $mock, 'inferred');
+is_deeply([ @$inferred{qw(missing misplaced unknown)} ], [ [], [], [] ], 'stored by inference: each published row is where its mark says');
+is($inferred->{published}, 6, 'stored by inference: all are published');
+cmp_ok(rebuilds() - $made, '>', 0, 'stored by inference: a new producer sends what is not known to be stored');
 
 # A broker that takes three seconds to answer is no reason to send anything again.
 my $before = rebuilds();

@@ -85,7 +85,7 @@ sub compare
 
 		$seen{$state}++;
 		push @{ $seen{missing} }, $seq if $state eq 'published' && !$times{$id};
-		push @{ $seen{misplaced} }, $seq if $state eq 'published' && $offset >= 0 && !$places{$id}{"$partition/$offset"};
+		push @{ $seen{misplaced} }, $seq if $state eq 'published' && !$places{$id}{"$partition/$offset"};
 		push @{ $seen{leaked} }, $seq if $state eq 'parked' && $times{$id};
 	}
 	return \%seen;

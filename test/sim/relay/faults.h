@@ -15,6 +15,7 @@
 
 #define FAULT_LIST(F) \
 	F(mark_unstored, "marked-is-stored", "a row that Kafka may have stored counts as stored") \
+	F(trust_later, "marked-is-stored", "a row counts as stored when a later one of its partition is") \
 	F(dirty_read, "no-ghost", "a read shows rows of transactions that have not committed") \
 	F(hints_late, "all-published", "the hints are taken after the snapshot, and dropped") \
 	F(no_sweep, "all-published", "a worker that starts reads only what it hears of") \

@@ -96,6 +96,7 @@ enqueue_new(World *world, Producer *producer, int topic, int partition, Message 
 
 	(void) world;
 	message.sequence = queue->sequence++;
+	message.number = ++queue->number;
 	enqueue(queue, message);
 }
 
@@ -316,6 +317,34 @@ fail_request(World *world, Producer *producer, Request *request, RelayClass clas
 	}
 }
 
+static void
+report_stored(World *world, Producer *producer, const Message *message, int partition, int64_t offset)
+{
+	library_report(world, producer, (Report) {.ticket = message->ticket,.stored = true,.partition = partition,
+				   .offset = offset,.limit_of = -1});
+}
+
+/*
+ * A request was stored.  If what was sent before it has no answer yet, the library
+ * takes that for stored, too: a broker that knows the producer would have refused
+ * this one otherwise.
+ */
+static void
+take_stored(World *world, Producer *producer, Queue *queue, const Request *request)
+{
+	int			last = request->message[request->n - 1].number;
+	int			n = 0;
+
+	while (queue->stored < request->message[0].number - 1 && n < queue->n && queue->message[n].number <= last)
+		report_stored(world, producer, &queue->message[n++], request->partition, -1);
+	queue->n -= n;
+	memmove(queue->message, queue->message + n, sizeof(Message) * (size_t) queue->n);
+	if (queue->stored < last)
+		queue->stored = last;
+	for (int i = 0; i < request->n; i++)
+		report_stored(world, producer, &request->message[i], request->partition, request->offset < 0 ? -1 : request->offset + i);
+}
+
 /* Takes the answer to a request. */
 static void
 take_answer(World *world, Producer *producer, Request *request)
@@ -329,9 +358,7 @@ take_answer(World *world, Producer *producer, Request *request)
 	switch (request->answer)
 	{
 		case STORED:
-			for (int i = 0; i < request->n; i++)
-				library_report(world, producer, (Report) {.ticket = request->message[i].ticket,.stored = true,
-							   .partition = request->partition,.offset = request->offset < 0 ? -1 : request->offset + i,.limit_of = -1});
+			take_stored(world, producer, queue, request);
 			return;
 		case OUT_OF_ORDER:
 			if (!queue->drain && !producer->bump && !producer->fatal)

@@ -245,6 +245,7 @@ hear_report(World *world, const Report *report)
 	RelayRules *rules = &world->rules;
 	uint32_t	i = (uint32_t) report->ticket;
 	RelayClass	class = report->class;
+	int64_t		offset = FAULT == FAULT_trust_later && report->offset < 0 ? 0 : report->offset;
 
 	if (i < (uint32_t) rules->used_entries && rules->entry[i].number == (uint32_t) (report->ticket >> 32) &&
 		rules->entry[i].state == RELAY_IN_FLIGHT)
@@ -252,13 +253,13 @@ hear_report(World *world, const Report *report)
 		Row		   *row = &world->row[row_of(&rules->entry[i].row)];
 
 		row->in_library = false;
-		if (!report->stored)
+		if (!report->stored || offset < 0)
 			row->out = false;
 		TRACE(world, "report of row %d: %s %d", row_of(&rules->entry[i].row),
 			  report->stored ? "stored" : "failed", report->stored ? (int) report->offset : (int) class);
 	}
 	if (report->stored || (FAULT == FAULT_mark_unstored && class == RELAY_RETURNED))
-		relay_rules_persisted(rules, report->ticket, report->partition, report->offset, world->now);
+		relay_rules_persisted(rules, report->ticket, report->partition, offset, world->now);
 	else
 	{
 		if (FAULT == FAULT_outage_counts && (class == RELAY_TRANSIENT || class == RELAY_TARGET))

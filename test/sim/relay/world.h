@@ -157,7 +157,8 @@ typedef struct Message
 	uint64_t	ticket;
 	int			row;
 	int			partition;		/* that was asked for; -1: none */
-	int			sequence;
+	int			sequence;		/* begins again with each epoch */
+	int			number;			/* never begins again */
 	int64_t		batch;			/* that it was sent in: sent again, it is the same one; 0: none */
 	int64_t		read_at;		/* stamp of the snapshot that showed the row */
 } Message;
@@ -217,6 +218,8 @@ typedef struct Queue
 	int			n;
 	Message		message[MAX_QUEUE];
 	int			sequence;		/* of the next new message */
+	int			number;			/* of the last one */
+	int			stored;			/* highest number that surely is */
 	int			requests;		/* on their way */
 	bool		drain;			/* sends nothing until all requests are back */
 	int			leader;			/* that it was sent to last */
